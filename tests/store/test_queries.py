@@ -13,6 +13,7 @@ pytestmark = pytest.mark.anyio
 
 # What one dialect needs and the other has another way for; everything else is in both.
 POSTGRES_ONLY = {
+    "claim_with_copies",
     "begin_handling",
     "before_reset",
     "before_finish",
@@ -57,6 +58,7 @@ SQLITE_ONLY = {
     "last_receipt",
     "fresh_receipts",
     "claim_payload",
+    "claim_copies",
     "claim_inline",
     "claim_failed",
     "claim_key",

@@ -168,7 +168,7 @@ async def test_hot_queries_use_an_index_on_postgresql(store: Store, address: str
     run_sql(address, "ANALYZE webhook_receipts")
     plans = {
         "webhook_receipts_once": await plan(
-            address, store.sql["claimed_before"], ["stripe"] * 3, ["old_7", "old_8", "new"], True
+            address, store.sql["claimed_before"], ["stripe"] * 3, ["old_7", "old_8", "new"], True, [""] * 3
         ),
         "webhook_receipts_object": await find_plan(address, object="in_7", limit=50),
         "webhook_receipts_received": await find_plan(address, limit=50),
@@ -179,7 +179,7 @@ async def test_hot_queries_use_an_index_on_postgresql(store: Store, address: str
     )
     lease, names = queries.number_parameters(store.sql["lease"])
     parameters = {"seconds": 30.0, "worker": "w", "rescued": False, "floor": "-infinity", "limit": 16}
-    parameters |= {"handled": ["stripe %"], "projected": []}
+    parameters |= {"consumer": "main", "handled": ["stripe %"], "projected": []}
     plans["webhook_receipts_due"] = await plan(address, lease, *(parameters[name] for name in names))
     for index, text in plans.items():
         assert index.strip() in text, text

@@ -33,7 +33,7 @@ async def test_lease_does_not_read_the_backlog_of_another_process(postgres: Post
         assert len(await store.leases.take(1, 30, "test", handled=handled)) == 1
         text, names = queries.number_parameters(store.sql["lease"])
         parameters = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
-        parameters |= handled_parameters(POSTGRES, handled)
+        parameters |= {"consumer": "main", **handled_parameters(POSTGRES, handled)}
         connection = await asyncpg.connect(address)
         rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(parameters[name] for name in names))
         await connection.close()
@@ -46,7 +46,7 @@ async def test_lease_does_not_read_the_backlog_of_another_process(postgres: Post
 
 PARAMETERS = {
     "after": "-infinity", "last": "infinity", "size": 100, "source": "stripe", "key": "",
-    "last_source": "z", "last_key": "",
+    "last_source": "z", "last_key": "", "consumer": "main",
     "types": '[{"source": "stripe", "type": "t"}]', "type": "t", "most": 10, "reason": "why", "seconds": 300.0,
 }  # fmt: skip
 

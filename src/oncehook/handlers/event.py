@@ -16,6 +16,7 @@ from oncehook.concurrency.calling import Function
 from oncehook.effects.effect import idempotency_key
 from oncehook.handlers.order import Occurred, advance_of
 from oncehook.handlers.outbox import Outbox
+from oncehook.model.event import MAIN
 from oncehook.model.lease import Leased
 from oncehook.observability import tracing
 from oncehook.providers.expressions import NotReadable, TooDeep, look_up, parse
@@ -59,6 +60,11 @@ class BaseEvent:
     def source(self) -> str:
         """The name of the source that received it."""
         return self._leased.source
+
+    @property
+    def consumer(self) -> str:
+        """The consumer that handles it: `main`, unless the handler was registered with a name."""
+        return self._leased.consumer
 
     @property
     def provider(self) -> str:
@@ -150,9 +156,11 @@ class BaseEvent:
     def idempotency_key(self, purpose: str = "") -> str:
         """Return an idempotency key for a network call that the handler makes itself.
 
-        The key is the same in every attempt and replay of the event. Each `purpose` has its own key.
+        The key is the same in every attempt and replay of the event. Each `purpose` has its own key, and so has each
+        consumer: two consumers that make the same call with the same purpose make two calls.
         """
-        return idempotency_key("event", self.source, self.id, purpose)
+        scope = self._leased.scope if self.consumer == MAIN else f"{self._leased.scope}#{self.consumer}"
+        return idempotency_key("event", scope, self.id, purpose)
 
     @property
     def _outbox(self) -> Outbox:

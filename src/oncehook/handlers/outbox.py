@@ -242,12 +242,12 @@ class Outbox:
         self, leased: Leased, key: str, *, kind: str, target: str, args: str, scope: str | None
     ) -> DeferredCall[bool]:
         self._check_open()
-        for name, value in (("key", key), ("scope", scope or leased.source)):
+        for name, value in (("key", key), ("scope", scope or leased.scope)):
             if not isinstance(value, str) or not value:
                 raise EffectRefused(f"the effect's {name} is {value!r}: pass a non-empty string, such as mail:in_123")
         request = EffectRequest(
             leased=leased,
-            scope=index_text(scope or leased.source) or "",
+            scope=index_text(scope or leased.scope) or "",
             key=index_text(key) or "",
             kind=kind,
             target=target,
@@ -318,11 +318,11 @@ class Outbox:
         This only reads, so that a handler that first waits on the network holds no lock. The row is written with the
         processed status. If another event is recorded in between, the work of this handler is rolled back.
         """
-        receipt = await self._store.recorded_by(leased.source, key)
+        receipt = await self._store.recorded_by(leased.scope, key)
         if receipt is not None and receipt != leased.receipt:
-            self._skipped.append(Noop(leased, "effect", leased.source, key))
+            self._skipped.append(Noop(leased, "effect", leased.scope, key))
             return True
-        self._once = EffectRequest(leased=leased, scope=leased.source, key=key, kind=ONCE, target=ONCE, args="{}")
+        self._once = EffectRequest(leased=leased, scope=leased.scope, key=key, kind=ONCE, target=ONCE, args="{}")
         return False
 
     # -- entities -------------------------------------------------------------------------------------------------

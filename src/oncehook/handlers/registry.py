@@ -1,4 +1,4 @@
-"""The registry of handlers, which chooses exactly one handler for each event.
+"""The registry of handlers, which chooses exactly one handler for each event and consumer.
 
 An exact match wins, then the most specific pattern. Two errors are detected at start-up: two equally specific patterns
 that can match the same type, and a handler that no event can reach.
@@ -15,6 +15,7 @@ from oncehook.handlers.event import BaseEvent, Event, SyncEvent
 from oncehook.handlers.outbox import Outbox
 from oncehook.handlers.payload import NOTATION, DecodedPayloads, PayloadParameters, check_transaction, find_payloads
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.event import MAIN
 from oncehook.model.patterns import Handled, compile_pattern, overlap
 from oncehook.model.retry import Fail, Retry
 from oncehook.providers.expressions import index_text
@@ -30,10 +31,11 @@ class Handler:
     source: str
     pattern: str
     function: Function
+    consumer: str = MAIN
     retry: Retry
     timeout: float
     batch: int | None = None
-    forwards_to: str | None = None  # the origin, if this handler is a source's `forward`
+    forwards_to: str | None = None  # the origin, if this handler is the `forward` of a source or consumer
     once_per: tuple[str, ...] = ()
     defaulted: frozenset[str] = frozenset()  # those of `retry` and `timeout` that come from the source's settings
     name: str = field(init=False)
@@ -117,7 +119,8 @@ async def is_repeated(handler: Handler, event: BaseEvent, transaction: Transacti
         raise Fail(f"{handler.name} has once_per={missing!r}, but the event has no such value")
     if not isinstance(transaction, Outbox):
         raise ConfigurationError("once_per needs an inbox")
-    key = index_text(f"once:{handler.name}:{json.dumps(values)}") or ""
+    owner = handler.name if handler.consumer == MAIN else f"{handler.consumer}:{handler.name}"
+    key = index_text(f"once:{owner}:{json.dumps(values)}") or ""
     return await transaction.is_repeated(event._leased, key)
 
 
@@ -146,40 +149,51 @@ class Handlers:
     """The handlers of an inbox."""
 
     def __init__(self) -> None:
-        self._of_source: dict[str, list[Handler]] = {}
-        self._chosen: dict[tuple[str, str], Handler | None] = {}
+        self._handlers: dict[tuple[str, str], list[Handler]] = {}  # by consumer and source
+        self._chosen: dict[tuple[str, str, str], Handler | None] = {}
         self.projection: Projection | None = None
         self.projecting: dict[str, Handler] = {}  # by source: for events that no user handler matches
         self._defaults: dict[str, dict[str, Any]] = {}
-        self._handled: Handled | None = None
+        self._consumer_defaults: dict[str, dict[str, Any]] = {}
+        self._handled: dict[str, Handled] = {}
 
     def set_defaults(self, source: str, *, retry: Retry, timeout: float) -> None:
         """Set the defaults of a source's handlers, for handlers that were added before or are added later."""
         self._defaults[source] = {"retry": retry, "timeout": timeout}
-        of_source = self._of_source.get(source, [])
-        of_source[:] = map(self._with_defaults, of_source)
+        self._apply_defaults()
+
+    def set_consumer_defaults(self, consumer: str, **defaults: Any) -> None:
+        """Set `retry` or `timeout` of a consumer's handlers. They override the defaults of the source."""
+        self._consumer_defaults[consumer] = defaults
+        self._apply_defaults()
+
+    def _apply_defaults(self) -> None:
+        for handlers in self._handlers.values():
+            handlers[:] = map(self._with_defaults, handlers)
         self._chosen.clear()
 
     def _with_defaults(self, handler: Handler) -> Handler:
-        defaults = self._defaults.get(handler.source, {})
+        defaults = self._defaults.get(handler.source, {}) | self._consumer_defaults.get(handler.consumer, {})
         return replace(handler, **{name: defaults[name] for name in handler.defaulted if name in defaults})
 
     def add(self, handler: Handler) -> None:
         handler = self._with_defaults(handler)
-        of_source = self._of_source.setdefault(handler.source, [])
+        of_source = self._handlers.setdefault((handler.consumer, handler.source), [])
         for other in of_source:
             if other.forwards_to or handler.forwards_to:
                 own = handler if other.forwards_to else other
+                forward = f"sources.{handler.source}" if handler.consumer == MAIN else f"consumers.{handler.consumer}"
                 raise ConfigurationError(
-                    f"{own.name} would never be called: sources.{handler.source}.forward handles every event of that "
-                    "source. Remove the handler or the forward"
+                    f"{own.name} would never be called: {forward}.forward handles every event of that "
+                    f"{'source' if handler.consumer == MAIN else 'consumer'}. Remove the handler or the forward"
                 )
             if other.rank == handler.rank and overlap(other.pattern, handler.pattern):
                 raise ConfigurationError(
                     f"{handler.name} and {other.name} tie for {handler.source}: {handler.pattern!r} and "
-                    f"{other.pattern!r} are equally specific; make one more specific, or call both from one handler"
+                    f"{other.pattern!r} are equally specific; make one more specific, call both from one handler, or "
+                    "register one for another consumer with consumer=…"
                 )
-        self._handled = None
+        self._handled.clear()
         of_source.append(handler)
         of_source.sort(key=lambda h: h.rank, reverse=True)
         self._chosen.clear()
@@ -188,37 +202,50 @@ class Handlers:
         """Register `function` for the events of a source that no user handler matches."""
         defaults = {"retry": Retry(), "timeout": DEFAULT_TIMEOUT, **self._defaults.get(source, {})}
         self.projecting[source] = Handler(source=source, pattern="*", function=function, batch=batch, **defaults)
-        self._handled = None
+        self._handled.clear()
         self._chosen.clear()
 
     @property
+    def consumers(self) -> list[str]:
+        """The consumers that have handlers in this process. `main` is the first, with or without handlers."""
+        named = {consumer for consumer, _ in self._handlers} - {MAIN}
+        return [MAIN, *sorted(named)]
+
+    @property
     def handled(self) -> Handled:
-        """The sources and type patterns that this process handles."""
-        if self._handled is None:
-            patterns = tuple(sorted((handler.source, handler.pattern) for handler in self))
-            self._handled = Handled(patterns, frozenset(self.projecting))
-        return self._handled
+        """The sources and type patterns that this process handles for the consumer `main`."""
+        return self.handled_by(MAIN)
+
+    def handled_by(self, consumer: str) -> Handled:
+        """Return the sources and type patterns that this process handles for a consumer."""
+        if consumer not in self._handled:
+            own = (handler for handler in self if handler.consumer == consumer)
+            patterns = tuple(sorted((handler.source, handler.pattern) for handler in own))
+            self._handled[consumer] = Handled(patterns, frozenset(self.projecting if consumer == MAIN else ()))
+        return self._handled[consumer]
 
     @property
     def longest(self) -> float:
         """The longest timeout of all handlers, in seconds."""
         return max((handler.timeout for handler in [*self, *self.projecting.values()]), default=DEFAULT_TIMEOUT)
 
-    @property
-    def largest_batch(self) -> int:
-        """The most events that one call of a handler takes, not counting the first."""
-        return max((handler.batch or 1 for handler in [*self, *self.projecting.values()]), default=1) - 1
+    def largest_batch(self, consumer: str = MAIN) -> int:
+        """Return the most events that one call of a consumer's handler takes, not counting the first."""
+        projecting = self.projecting.values() if consumer == MAIN else ()
+        own = (handler for handler in self if handler.consumer == consumer)
+        return max((handler.batch or 1 for handler in [*own, *projecting]), default=1) - 1
 
-    def find(self, source: str, type_: str) -> Handler | None:
-        """Return the handler of an event, or None if there is none."""
-        key = source, type_
+    def find(self, source: str, type_: str, consumer: str = MAIN) -> Handler | None:
+        """Return the handler of an event for a consumer, or None if there is none."""
+        key = source, type_, consumer
         if key not in self._chosen:
             if len(self._chosen) > 10_000:  # types come from senders
                 self._chosen.clear()
-            of_source = self._of_source.get(source, ())
+            of_source = self._handlers.get((consumer, source), ())
             matching = [h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)]
             exact = [h for h in matching if h.pattern == type_]  # even if the type contains a wildcard
-            self._chosen[key] = next(iter(exact or matching), self.projecting.get(source))
+            projecting = self.projecting.get(source) if consumer == MAIN else None
+            self._chosen[key] = next(iter(exact or matching), projecting)
         return self._chosen[key]
 
     async def project(self, events: Sequence[BaseEvent], transaction: Transaction) -> None:
@@ -228,7 +255,7 @@ class Handlers:
         outbox runs the projection again, so that it is kept.
         """
         projection = self.projection
-        if projection is not None and events[0].source in projection:
+        if projection is not None and events[0].source in projection and events[0].consumer == MAIN:
             await projection.project(events, transaction)
             if isinstance(transaction, Outbox):
                 transaction.project_again = lambda: projection.project(events, transaction)
@@ -248,4 +275,4 @@ class Handlers:
                 )
 
     def __iter__(self) -> Iterator[Handler]:
-        return iter([handler for of_source in self._of_source.values() for handler in of_source])
+        return iter([handler for handlers in self._handlers.values() for handler in handlers])

@@ -14,10 +14,12 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.handlers.registry import Handlers
 from oncehook.model.errors import Unavailable
+from oncehook.model.event import MAIN
 from oncehook.model.patterns import Handled, compile_pattern
 from oncehook.model.rows import LiveHandler
 from oncehook.observability import signals
@@ -43,6 +45,10 @@ LONGEST = 0.25
 """Seconds after which one part of a refresh stops. The next refresh continues."""
 
 
+Elsewhere = tuple[str, str, bool]
+"""(source, pattern, whether it is a projection) of a handler in another process."""
+
+
 class Roster:
     """The roster as one process sees it: its own entry, and the handlers of the others, at most a second old."""
 
@@ -62,12 +68,13 @@ class Roster:
         self.clock = clock
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.is_known = False  # whether the handlers of other processes have been read
-        self._elsewhere: tuple[tuple[str, str, bool], ...] = ()  # (source, pattern, whether it is a projection)
-        self._handled = self._registered = Handled()
+        self._elsewhere: dict[str, tuple[Elsewhere, ...]] = {}  # by consumer
+        self._handled: dict[str, Handled] = {}  # by consumer
+        self._registered: dict[str, Handled] = {}
         self._next_seen = self._next_resume = float("-inf")
-        self._after: dict[bool, WindowPosition | None] = {False: None, True: None}  # by `serial`
+        self._after: dict[tuple[str, bool], WindowPosition | None] = {}  # by consumer and `serial`
         self._size = WINDOW
-        self._warned: set[EventType] = set()
+        self._warned: set[tuple[str, EventType]] = set()
         self._changed = 0  # how many events this refresh has set aside, resumed or ignored
         self._task: asyncio.Task[None] | None = None
 
@@ -83,32 +90,33 @@ class Roster:
 
     # -- handled types --------------------------------------------------------------------------------------------
 
-    def handled(self) -> Handled:
-        """Return the sources and patterns that this process handles, for its leases."""
-        own = self.handlers.handled
-        if self._handled.patterns != own.patterns or self._handled.projected != own.projected:
-            self._handled = replace(own, is_shared=self._is_shared(own))
-        return self._handled
+    def handled(self, consumer: str = MAIN) -> Handled:
+        """Return the sources and patterns that this process handles for a consumer, for its leases."""
+        own, known = self.handlers.handled_by(consumer), self._handled.get(consumer)
+        if known is None or known.patterns != own.patterns or known.projected != own.projected:
+            known = self._handled[consumer] = replace(own, is_shared=self._is_shared(own, consumer))
+        return known
 
-    def _is_shared(self, own: Handled) -> bool:
-        """Return whether another process handles events that this one does not."""
+    def _is_shared(self, own: Handled, consumer: str) -> bool:
+        """Return whether another process handles events of the consumer that this one does not."""
         patterns, whole = set(own.patterns), {source for source, pattern in own.patterns if pattern == "*"}
         return any(
             source not in whole
             and (source not in own.projected if is_projection else (source, pattern) not in patterns)
-            for source, pattern, is_projection in self._elsewhere
+            for source, pattern, is_projection in self._elsewhere.get(consumer, ())
         )
 
-    def is_handled_elsewhere(self, source: str, type_: str, *, projections: bool = True) -> bool:
-        """Return whether another live process handles a type."""
+    def is_handled_elsewhere(self, source: str, type_: str, consumer: str = MAIN, *, projections: bool = True) -> bool:
+        """Return whether another live process handles a type for a consumer."""
         return any(
             source == other and (projections or not is_projection) and compile_pattern(pattern).fullmatch(type_)
-            for other, pattern, is_projection in self._elsewhere
+            for other, pattern, is_projection in self._elsewhere.get(consumer, ())
         )
 
-    def is_handled(self, source: str, type_: str) -> bool:
-        """Return whether any live process handles a type."""
-        return self.handlers.find(source, type_) is not None or self.is_handled_elsewhere(source, type_)
+    def is_handled(self, source: str, type_: str, consumer: str = MAIN) -> bool:
+        """Return whether any live process handles a type for a consumer."""
+        own = self.handlers.find(source, type_, consumer)
+        return own is not None or self.is_handled_elsewhere(source, type_, consumer)
 
     # -- refreshing -----------------------------------------------------------------------------------------------
 
@@ -128,14 +136,18 @@ class Roster:
         """Keep this process registered, read the other handlers, and set aside or resume waiting events."""
         is_registered = await self._register()
         has_changed = self._update(await self.store.roster.live_handlers())
-        for serial in (False, True):
-            await self._set_aside(serial)
+        consumers = sorted({*self.handlers.consumers, *self._elsewhere})
+        for consumer in consumers:
+            for serial in (False, True):
+                await self._set_aside(consumer, serial)
         if is_registered or has_changed or self.clock.monotonic() >= self._next_resume:
-            await self._resume()
+            self._next_resume = self.clock.monotonic() + RESUME_SECONDS
+            for consumer in consumers:
+                await self._resume(consumer)
 
     async def _register(self) -> bool:
         """Register the handlers of this process if they are missing. Returns whether it had to."""
-        own = self.handlers.handled
+        own = {consumer: self.handlers.handled_by(consumer) for consumer in self.handlers.consumers}
         if own == self._registered and await self._is_seen():
             return False
         await self.store.roster.register(self.name, own)
@@ -143,33 +155,38 @@ class Roster:
         return True
 
     async def _is_seen(self) -> bool:
-        if not self._registered or self.clock.monotonic() < self._next_seen:
+        if not any(self._registered.values()) or self.clock.monotonic() < self._next_seen:
             return True
         self._next_seen = self.clock.monotonic() + SEEN_SECONDS
         return await self.store.roster.renew(self.name)
 
     def _update(self, live: Iterable[LiveHandler]) -> bool:
         """Store the handlers of the other processes. Returns whether they changed."""
-        others = {(row.source, row.pattern, row.is_projection) for row in live if row.worker != self.name}
-        elsewhere = tuple(sorted(others))
+        others: dict[str, set[Elsewhere]] = {}
+        for row in live:
+            if row.worker != self.name:
+                others.setdefault(row.consumer, set()).add((row.source, row.pattern, row.is_projection))
+        elsewhere = {consumer: tuple(sorted(patterns)) for consumer, patterns in others.items()}
         changed = elsewhere != self._elsewhere or not self.is_known
         if changed:
             self._elsewhere, self.is_known = elsewhere, True
-            self._handled = replace(self.handlers.handled, is_shared=self._is_shared(self.handlers.handled))
+            self._handled.clear()
         return changed
 
-    async def _set_aside(self, serial: bool) -> None:
+    async def _set_aside(self, consumer: str, serial: bool) -> None:
         """Set aside events that no process handles, window by window, from where the last refresh stopped."""
         deadline = self.clock.monotonic() + LONGEST
         while self.clock.monotonic() < deadline:
-            after = self._after[serial]
-            types, last, is_full = await self.store.roster.waiting_types(after, self._size, serial=serial)
-            unhandled = [type_ for type_ in types if not self.is_handled(*type_)]
+            after = self._after.get((consumer, serial))
+            types, last, is_full = await self.store.roster.waiting_types(consumer, after, self._size, serial=serial)
+            unhandled = [type_ for type_ in types if not self.is_handled(*type_, consumer)]
             if unhandled and last is not None:
-                counts = await self.store.roster.hold_unhandled(unhandled, after, last, self._size, serial=serial)
+                counts = await self.store.roster.hold_unhandled(
+                    consumer, unhandled, (after, last), self._size, serial=serial
+                )
                 self._changed += counts.total()
-                self._warn(counts)
-            self._after[serial] = self._next(after, last, serial) if is_full else None
+                self._warn(consumer, counts)
+            self._after[consumer, serial] = self._next(after, last, serial) if is_full else None
             if not is_full:
                 return
 
@@ -183,24 +200,23 @@ class Roster:
         self._size *= 2  # all are due at the same moment
         return last
 
-    def _warn(self, counts: Mapping[EventType, int]) -> None:
+    def _warn(self, consumer: str, counts: Mapping[EventType, int]) -> None:
         """Log each type once."""
         if len(self._warned) > MAX_TYPES:
             self._warned.clear()
         for (source, type_), count in counts.items():
-            if (source, type_) not in self._warned:
-                self._warned.add((source, type_))
-                signals.emit("unhandled", source=source, type=type_, count=count)
+            if (consumer, (source, type_)) not in self._warned:
+                self._warned.add((consumer, (source, type_)))
+                signals.emit("unhandled", source=source, type=type_, consumer=consumer, count=count)
 
-    async def _resume(self) -> None:
+    async def _resume(self, consumer: str) -> None:
         """Resume the events that have a handler now, and ignore those whose source says so."""
         deadline = self.clock.monotonic() + LONGEST
-        self._next_resume = self.clock.monotonic() + RESUME_SECONDS
-        for type_ in await self.store.roster.unhandled_types(MAX_TYPES):
-            if self.is_handled(*type_):
-                await self._until(deadline, self._resume_some, type_)
-            elif self._ignores(type_[0]):
-                await self._until(deadline, self._ignore_some, type_)
+        for type_ in await self.store.roster.unhandled_types(consumer, MAX_TYPES):
+            if self.is_handled(*type_, consumer):
+                await self._until(deadline, partial(self._resume_some, consumer), type_)
+            elif consumer == MAIN and self._ignores(type_[0]):
+                await self._until(deadline, partial(self._ignore_some, consumer), type_)
 
     async def _until(self, deadline: float, change: Callable[[EventType], Awaitable[int]], type_: EventType) -> None:
         """Call `change` for one window after another. After the deadline, the next refresh continues."""
@@ -211,16 +227,17 @@ class Roster:
                 return
         self._next_resume = float("-inf")
 
-    async def _resume_some(self, type_: EventType) -> int:
-        resumed = await self.store.roster.release_unhandled(type_, WINDOW)
+    async def _resume_some(self, consumer: str, type_: EventType) -> int:
+        resumed = await self.store.roster.release_unhandled(consumer, type_, WINDOW)
         if resumed:
-            self._warned.discard(type_)
-            signals.emit("handler_available", source=type_[0], type=type_[1], count=resumed)
+            self._warned.discard((consumer, type_))
+            signals.emit("handler_available", source=type_[0], type=type_[1], consumer=consumer, count=resumed)
             self.announce()
         return resumed
 
-    async def _ignore_some(self, type_: EventType) -> int:
-        ignored = await self.store.roster.ignore_unhandled(type_, ignored_because(*type_), IGNORE_SECONDS, WINDOW)
+    async def _ignore_some(self, consumer: str, type_: EventType) -> int:
+        reason = ignored_because(*type_)
+        ignored = await self.store.roster.ignore_unhandled(consumer, type_, reason, seconds=IGNORE_SECONDS, size=WINDOW)
         if ignored:
             signals.emit("unhandled_ignored", source=type_[0], type=type_[1], count=ignored)
         return ignored

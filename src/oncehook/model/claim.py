@@ -6,6 +6,15 @@ from oncehook.model.event import EventFacts
 from oncehook.model.states import State
 
 
+class ConsumerClaim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The receipt of one more consumer, which is written together with the claim if the event is new."""
+
+    consumer: str
+    status: State = State.RECEIVED
+    last_error: str | None = None  # why it is ignored
+    serial_key: str | None = None
+
+
 class Claim(EventFacts, kw_only=True, frozen=True):
     """One event, ready to be stored. Every text in it is already shortened and free of NUL characters."""
 
@@ -17,6 +26,7 @@ class Claim(EventFacts, kw_only=True, frozen=True):
     inline_seconds: float | None = None  # the lease of an inline claim, which is leased at once
     serial_key: str | None = None  # events of a source with the same serial key are handled one at a time, in order
     keys: tuple[str, ...] = ()  # unique keys besides the id: no two receipts of a source share one
+    copies: tuple[ConsumerClaim, ...] = ()  # the receipts of consumers other than `main`
 
 
 class Claimed(msgspec.Struct):

@@ -5,11 +5,15 @@ from typing import Any
 
 import msgspec
 
+MAIN = "main"
+"""The consumer of handlers without a consumer's name. Its receipt decides whether an event is new."""
+
 
 class EventFacts(msgspec.Struct, kw_only=True, frozen=True):
     """The columns of an event that come from the delivery. All other columns come from Oncehook."""
 
     source: str
+    tenant: str = ""  # the account of the source that the event belongs to; empty if the source has no tenants
     provider: str
     event_id: str
     type: str | None
@@ -17,6 +21,22 @@ class EventFacts(msgspec.Struct, kw_only=True, frozen=True):
     occurred_at: datetime | None
     delivery_id: str | None
     correlation_id: str | None
+
+    @property
+    def scope(self) -> str:
+        """The default scope of effects: the source, and the tenant if there is one."""
+        return f"{self.source}/{self.tenant}" if self.tenant else self.source
+
+
+class ConsumerFacts(EventFacts, kw_only=True, frozen=True):
+    """An event as one consumer has it."""
+
+    consumer: str = MAIN
+
+    @property
+    def entity_scope(self) -> str:
+        """The default scope of entities. Each consumer has its own: its progress makes no event of another stale."""
+        return self.scope if self.consumer == MAIN else f"{self.scope}#{self.consumer}"
 
 
 def facts_of(event: EventFacts) -> dict[str, Any]:

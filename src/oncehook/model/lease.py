@@ -4,11 +4,11 @@ from datetime import datetime
 
 import msgspec
 
-from oncehook.model.event import EventFacts
+from oncehook.model.event import ConsumerFacts
 from oncehook.model.states import State
 
 
-class Leased(EventFacts, kw_only=True, frozen=True):
+class Leased(ConsumerFacts, kw_only=True, frozen=True):
     """A receipt that a worker has leased, with its payload. `lease` is the fencing counter."""
 
     type: str

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from oncehook.model.event import EventFacts
+from oncehook.model.event import ConsumerFacts
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 
 
-class Receipt(EventFacts, kw_only=True, frozen=True):
+class Receipt(ConsumerFacts, kw_only=True, frozen=True):
     """The receipt of an event: its stored row.
 
     It has the event's properties, the status and a summary of the attempts.
@@ -29,6 +29,7 @@ class Receipt(EventFacts, kw_only=True, frozen=True):
     last_error: str | None
     duplicates: int
     replays: int
+    main_id: int | None = None  # the receipt of `main`, if this is the receipt of another consumer
 
     def as_json(self) -> dict[str, Any]:
         """Return the event as JSON data, with the same keys as in the command line and the JSON API."""
@@ -42,6 +43,8 @@ class Receipt(EventFacts, kw_only=True, frozen=True):
 PRINTED = (
     "receipt",
     "source",
+    "tenant",
+    "consumer",
     "provider",
     "event_id",
     "type",
@@ -59,7 +62,7 @@ PRINTED = (
     "delivery_id",
     "replays",
 )
-"""The keys of an event's JSON, in this order. Of a receipt's fields, only `unhandled_at` is left out."""
+"""The keys of an event's JSON, in this order. Of a receipt's fields, `unhandled_at` and `main_id` are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class Filter:
     """Selects receipts, in the command line, the dashboard and the API: all conditions must hold."""
 
     source: str | None = None
+    tenant: str | None = None
+    consumer: str | None = None
     type: str | None = None
     object: str | None = None
     status: str | None = None

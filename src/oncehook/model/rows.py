@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from oncehook.model.event import EventFacts
+from oncehook.model.event import ConsumerFacts
 
 
 class QueryRow(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class WindowEnd(QueryRow, frozen=True):
     id: int
 
 
-class ExpiredReceipt(EventFacts, kw_only=True, frozen=True):
+class ExpiredReceipt(ConsumerFacts, kw_only=True, frozen=True):
     """A receipt whose lease expired."""
 
     type: str
@@ -60,7 +60,7 @@ class ExpiredReceipt(EventFacts, kw_only=True, frozen=True):
     worker: str | None
 
 
-class AbandonedReceipt(EventFacts, kw_only=True, frozen=True):
+class AbandonedReceipt(ConsumerFacts, kw_only=True, frozen=True):
     """An inline receipt that its provider no longer retries."""
 
     type: str
@@ -71,9 +71,10 @@ class AbandonedReceipt(EventFacts, kw_only=True, frozen=True):
 
 
 class Pause(QueryRow, frozen=True):
-    """A paused source."""
+    """A paused source, or a paused consumer with an empty source."""
 
     source: str
+    consumer: str
     paused_at: str
     actor: str
     reason: str | None
@@ -81,9 +82,10 @@ class Pause(QueryRow, frozen=True):
 
 
 class PauseState(QueryRow, frozen=True):
-    """Whether the pause of a source has ended."""
+    """Whether the pause of a source or a consumer has ended."""
 
     source: str
+    consumer: str
     is_over: bool
 
 
@@ -91,6 +93,7 @@ class EndedPause(QueryRow, frozen=True):
     """A pause that ended by itself and was deleted."""
 
     source: str
+    consumer: str
     ends_at: str
 
 
@@ -107,6 +110,7 @@ class LiveHandler(QueryRow, frozen=True):
     """A handler of a live process."""
 
     worker: str
+    consumer: str
     source: str
     pattern: str
     is_projection: bool

@@ -113,6 +113,8 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "retry_requested": ("info", "A person made waiting retries due now. `selection` says which."),
     "source_paused": ("info", "A person paused a source. Its events are accepted and wait."),
     "source_resumed": ("info", "A person resumed a source. Its waiting events are processed."),
+    "consumer_paused": ("info", "A person paused a consumer. Its events are accepted and wait."),
+    "consumer_resumed": ("info", "A person resumed a consumer. Its waiting events are processed."),
     "pruned": ("info", "Receipts and payloads past their retention were deleted."),
     "email_pruned": ("info", "Email facts past `email_retention` were deleted. Suppressions stay."),
     "prune_database_unavailable": ("warning", "The prune loop cannot reach the database. It retries."),

@@ -83,7 +83,7 @@ async def rehearse(
 
     `transaction` makes the handler's transactions if they are not the store's: sessions on the user's engine.
     """
-    handler = None if receipt.type is None else handlers.find(receipt.source, receipt.type)
+    handler = None if receipt.type is None else handlers.find(receipt.source, receipt.type, receipt.consumer)
     rehearsal = Rehearsal(receipt.receipt, handler.name if handler else None)
     payload = await store.receipts.payload(receipt.receipt)
     if payload is None:
@@ -138,6 +138,7 @@ def _as_leased(receipt: Receipt, payload: StoredPayload) -> Leased:
     """Return the event as the first attempt after a replay would see it. No real lease has the number 0."""
     return Leased(
         **facts_of(receipt) | {"type": receipt.type or ""},
+        consumer=receipt.consumer,
         receipt=receipt.receipt,
         lease=0,
         attempt=1,

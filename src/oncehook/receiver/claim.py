@@ -219,7 +219,7 @@ class Claimer:
 
         Claims are inserted in order of arrival: receipt numbers and serial keys follow it.
         """
-        keys = [(claim.source, claim.event_id) for claim in claims]
+        keys = [(claim.source, claim.tenant, claim.event_id) for claim in claims]
         first = dict(zip(reversed(keys), reversed(claims), strict=True))
         if len(first) == len(claims):  # almost always: no event id occurs twice
             return await self.store.insert(claims)

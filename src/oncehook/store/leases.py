@@ -29,6 +29,7 @@ class SqlLeaseStore(ABC):
 
     def __init__(self, executor: Executor, pauses: SqlPauseStore, clock: Clock) -> None:
         self._executor = executor
+        self._consumer = pauses.consumer
         self._dialect = executor.dialect
         self._pauses = pauses
         self._backlog = pauses.backlog
@@ -63,7 +64,7 @@ class SqlLeaseStore(ABC):
             "rescued": rescued,
             "floor": self._backlog.floor,
             "skip_failed": self._dialect.texts(sorted(skip_failed)),
-            **handled_parameters(self._dialect, handled),
+            **self._handled(handled),
         }
         return await self._run_statements(partial(self._take, limit, parameters))
 
@@ -81,12 +82,16 @@ class SqlLeaseStore(ABC):
         while scan.is_unfinished(limit):
             source, key = self._backlog.skip_source(self._rotation.after)
             size = scan.batch_size(limit)
-            rows = await run("serial_keys", {"source": source, "key": key, "most": size})
+            position = {"consumer": self._consumer, "source": source, "key": key}
+            rows = await run("serial_keys", position | {"most": size})
             keys = [(row["source"], row["key"]) for row in rows]
             heads = {**parameters, "limit": limit - len(scan.leased), "keys": keys_json(keys, self._backlog.may_lease)}
             leased = self._to_leased(await self._lease_heads(run, heads)) if keys else []
             scan.advance(keys, size, leased, limit)
         return scan.leased
+
+    def _handled(self, handled: Handled | None) -> dict[str, Any]:
+        return {"consumer": self._consumer, **handled_parameters(self._dialect, handled)}
 
     async def take_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         parameters = {"receipt": receipt, "seconds": seconds, "worker": worker}
@@ -100,14 +105,14 @@ class SqlLeaseStore(ABC):
         return len(await self._executor.write("release", {"held": lease_keys_json(keys), "after": after}))
 
     async def release_strays(self, worker: str, held: Collection[int]) -> int:
-        parameters = {"worker": worker, "held": self._dialect.array(held)}
+        parameters = {"worker": worker, "consumer": self._consumer, "held": self._dialect.array(held)}
         return len(await self._executor.write("release_strays", parameters))
 
     async def expired(self, limit: int, after: int) -> list[ExpiredReceipt]:
         return decode(await self._executor.read("expired", {"limit": limit, "after": after}), ExpiredReceipt)
 
     async def next_due(self, handled: Handled | None = None) -> float | None:
-        rows = await self._executor.read("next_due", handled_parameters(self._dialect, handled))
+        rows = await self._executor.read("next_due", self._handled(handled))
         due: float | None = rows[0][0]
         return due
 

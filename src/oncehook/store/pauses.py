@@ -1,10 +1,11 @@
-"""Pauses of sources, and the backlog that a worker must skip."""
+"""Pauses of sources and consumers, and the backlog that a worker must skip."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from oncehook.concurrency.clock import Clock
+from oncehook.model.event import MAIN
 from oncehook.model.patterns import Handled, matchers
 from oncehook.model.rows import DueWindow, EndedPause, Pause, PauseState
 from oncehook.store.backlog import Backlog
@@ -19,19 +20,23 @@ AUTOMATIC = "oncehook"
 class SqlPauseStore:
     """Implements `PauseStore` on every database."""
 
-    def __init__(self, executor: Executor, clock: Clock) -> None:
+    def __init__(self, executor: Executor, clock: Clock, consumer: str = MAIN) -> None:
         self._executor = executor
+        self.consumer = consumer  # whose backlog this is
         self.backlog = Backlog(clock, executor.dialect.earliest)
 
-    async def pause(self, source: str, actor: str, *, reason: str | None = None, seconds: float | None = None) -> bool:
-        parameters = {"source": source, "actor": actor, "reason": reason, "seconds": seconds}
-        detail = {"source": source, "reason": reason, "seconds": seconds}
+    async def pause(
+        self, source: str, actor: str, *, consumer: str = "", reason: str | None = None, seconds: float | None = None
+    ) -> bool:
+        parameters = {"source": source, "consumer": consumer, "actor": actor, "reason": reason, "seconds": seconds}
+        detail = {"source": source or None, "consumer": consumer or None, "reason": reason, "seconds": seconds}
         return await self._change(
             "pause", parameters, {name: value for name, value in detail.items() if value is not None}
         )
 
-    async def resume(self, source: str, actor: str) -> bool:
-        return await self._change("resume", {"source": source, "actor": actor}, {"source": source})
+    async def resume(self, source: str, actor: str, *, consumer: str = "") -> bool:
+        parameters = {"source": source, "consumer": consumer, "actor": actor}
+        return await self._change("resume", parameters, paused_detail(source, consumer))
 
     async def active(self) -> list[Pause]:
         return decode(await self._executor.read("pauses"), Pause)
@@ -40,7 +45,8 @@ class SqlPauseStore:
         """Refresh the backlog, at most once a second."""
 
         async def window(after: str, size: int) -> DueWindow:
-            parameters = {"after": after, "size": size, **handled_parameters(self._executor.dialect, handled)}
+            parameters = {"after": after, "size": size, "consumer": self.consumer}
+            parameters |= handled_parameters(self._executor.dialect, handled)
             return decode(await self._executor.read("due_window", parameters), DueWindow)[0]
 
         await self.backlog.refresh(self._sources, window, handled)
@@ -60,14 +66,19 @@ class SqlPauseStore:
         rows = decode(await self._executor.read("pause_states"), PauseState)
         if any(row.is_over for row in rows):
             await self._executor.transaction(_end_pauses)
-        return [row.source for row in rows if not row.is_over]
+        return [row.source for row in rows if row.source and not row.is_over]
 
 
 async def _end_pauses(run: Run) -> None:
     """Remove the pauses whose time is over, and record it in the audit log."""
     for row in decode(await run("end_pauses", {}), EndedPause):
-        detail = json.dumps({"source": row.source, "ended_at": row.ends_at})
+        detail = json.dumps({**paused_detail(row.source, row.consumer), "ended_at": row.ends_at})
         await run("audit", {"actor": AUTOMATIC, "action": "resume", "detail": detail})
+
+
+def paused_detail(source: str, consumer: str) -> dict[str, str]:
+    """Return what was paused, as in the audit log."""
+    return {"consumer": consumer} if consumer else {"source": source}
 
 
 def handled_parameters(dialect: Dialect, handled: Handled | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from oncehook.model.claim import Claim, Claimed, Duplicate
@@ -28,7 +28,7 @@ from oncehook.model.rows import (
     Pause,
     Unhandled,
 )
-from oncehook.store.rows import EffectTarget, EventType, WindowPosition
+from oncehook.store.rows import EffectTarget, EventType, Window, WindowPosition
 from oncehook.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class WakeupStore(Protocol):
 
 
 class LeaseStore(Protocol):
-    """Leases of workers, and the settling of attempts."""
+    """Leases of workers, and the settling of attempts. One consumer's store leases only its receipts."""
 
     async def take(
         self, limit: int, seconds: float, worker: str, *,
@@ -187,15 +187,19 @@ class LeaseStore(Protocol):
 
 
 class PauseStore(Protocol):
-    """Paused sources."""
+    """Paused sources and consumers."""
 
-    async def pause(self, source: str, actor: str, *, reason: str | None = None, seconds: float | None = None) -> bool:
+    async def pause(
+        self, source: str, actor: str, *, consumer: str = "", reason: str | None = None, seconds: float | None = None
+    ) -> bool:
         """Pause a source in all processes and record the actor. Returns False if it was paused already.
+
+        With `consumer` and an empty source, pause a consumer with all its sources.
 
         With `seconds`, the pause ends after that time: the next worker that refreshes its pauses resumes the source.
         """
 
-    async def resume(self, source: str, actor: str) -> bool:
+    async def resume(self, source: str, actor: str, *, consumer: str = "") -> bool:
         """Resume a source and record the actor. Returns False if it was not paused."""
 
     async def active(self) -> list[Pause]:
@@ -205,8 +209,8 @@ class PauseStore(Protocol):
 class RosterStore(Protocol):
     """The roster: live workers and the patterns they handle."""
 
-    async def register(self, worker: str, handled: Handled) -> None:
-        """Register a process, replacing its earlier patterns. The registration is live for one minute."""
+    async def register(self, worker: str, handled: Mapping[str, Handled]) -> None:
+        """Register a process with the patterns of each consumer, replacing earlier ones. It is live for one minute."""
 
     async def renew(self, worker: str) -> bool:
         """Keep a registration live for another minute. Returns False if the process is not registered."""
@@ -215,7 +219,7 @@ class RosterStore(Protocol):
         """Return the patterns of the live processes."""
 
     async def waiting_types(
-        self, after: WindowPosition | None, size: int, *, serial: bool
+        self, consumer: str, after: WindowPosition | None, size: int, *, serial: bool
     ) -> tuple[list[EventType], WindowPosition | None, bool]:
         """Return the types in the next window of `size` due receipts, the end of the window, and whether it is full.
 
@@ -223,17 +227,17 @@ class RosterStore(Protocol):
         """
 
     async def hold_unhandled(
-        self, types: Sequence[EventType], after: WindowPosition | None, last: WindowPosition, size: int, *, serial: bool
+        self, consumer: str, types: Sequence[EventType], window: Window, size: int, *, serial: bool
     ) -> Counter[EventType]:
         """Hold the receipts of these types in a window until `release_unhandled`. Returns how many of each type."""
 
-    async def unhandled_types(self, most: int) -> list[EventType]:
-        """Return up to `most` types that have held receipts."""
+    async def unhandled_types(self, consumer: str, most: int) -> list[EventType]:
+        """Return up to `most` types of a consumer that have held receipts."""
 
-    async def release_unhandled(self, type_: EventType, size: int) -> int:
+    async def release_unhandled(self, consumer: str, type_: EventType, size: int) -> int:
         """Let workers lease up to `size` held receipts of a type, the oldest first. Returns how many were released."""
 
-    async def ignore_unhandled(self, type_: EventType, reason: str, seconds: float, size: int) -> int:
+    async def ignore_unhandled(self, consumer: str, type_: EventType, reason: str, *, seconds: float, size: int) -> int:
         """Ignore up to `size` receipts of a type that were held for `seconds`. Returns how many were ignored.
 
         Does nothing if a process has registered within the last minute.

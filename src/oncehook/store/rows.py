@@ -49,3 +49,6 @@ EventType = tuple[str, str]
 
 WindowPosition = tuple[str, ...]
 """The end of a window of waiting receipts: (due time,), or (source, key) for receipts with a serial key."""
+
+Window = tuple[WindowPosition | None, WindowPosition]
+"""The start and the end of a window of waiting receipts."""

@@ -40,6 +40,7 @@ class Store:
     def __init__(self, database: Database, clock: Clock = SYSTEM) -> None:
         executor, pauses = database.executor, SqlPauseStore(database.executor, clock)
         self.database = database
+        self._clock = clock
         self.dialect = database.dialect
         self.process = database.process
         self.sql = queries.load(database.dialect.name)
@@ -75,6 +76,10 @@ class Store:
     def load_keys(self) -> None:
         """Read the key ring again: a file or a variable that it refers to may have changed."""
         self._keys = read_keys(self.settings.keys)
+
+    def leases_of(self, consumer: str) -> LeaseStore:
+        """Make a store of the leases of one consumer, with its own backlog. `leases` has those of `main`."""
+        return self.database.leases(SqlPauseStore(self.database.executor, self._clock, consumer))
 
     @property
     def settings(self) -> Settings:

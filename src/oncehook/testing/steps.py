@@ -202,7 +202,8 @@ class DrainRun:
 
     async def _next_due(self) -> float | None:
         store, effects = self.runtime.store, self.runtime.effects
-        due = [await store.leases.next_due(self.runtime.handlers.handled)]
+        handlers = self.runtime.handlers
+        due = [await store.leases_of(name).next_due(handlers.handled_by(name)) for name in handlers.consumers]
         if self.relay is not None:
             waiting = await store.effects.waiting()
             due += [-row.lag for row in waiting if effects.find(row.kind, row.target) is not None]
@@ -228,10 +229,14 @@ def _make_performed(row: StoredEffect) -> Performed:
 async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
     """Lease due events, as a worker does. An event whose last worker died is leased by itself."""
     runtime = inbox._runtime
-    seconds, handled = runtime.settings.lease, runtime.handlers.handled
-    return await runtime.store.leases.take(most, seconds, "a test", handled=handled) or await runtime.store.leases.take(
-        1, seconds, "a test", rescued=True, handled=handled
-    )
+    seconds = runtime.settings.lease
+    for rescued in (False, True):
+        for consumer in runtime.handlers.consumers:
+            leases, handled = runtime.store.leases_of(consumer), runtime.handlers.handled_by(consumer)
+            leased = await leases.take(1 if rescued else most, seconds, "a test", rescued=rescued, handled=handled)
+            if leased:
+                return leased
+    return []
 
 
 async def _handle(processor: Processor, leased: Sequence[Leased]) -> None:
@@ -240,11 +245,12 @@ async def _handle(processor: Processor, leased: Sequence[Leased]) -> None:
     ready = deque(leased)
     while ready:
         event = ready.popleft()
-        handler = processor.handlers.find(event.source, event.type)
+        handler = processor.handlers.find(event.source, event.type, event.consumer)
         if handler is None or not handler.batch:
             await processor.process(event)
             continue
-        same = [other for other in ready if processor.handlers.find(other.source, other.type) is handler]
+        find = processor.handlers.find
+        same = [other for other in ready if find(other.source, other.type, other.consumer) is handler]
         batch = [event, *same[: handler.batch - 1]]
         numbers = {other.receipt for other in batch}
         ready = deque(other for other in ready if other.receipt not in numbers)

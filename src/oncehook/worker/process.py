@@ -111,7 +111,7 @@ class Processor:
             await asyncio.shield(transaction.rollback())
             if is_stopping():
                 raise asyncio.CancelledError from error
-            handler = self.handlers.find(leased.source, leased.type)
+            handler = self.handlers.find(leased.source, leased.type, leased.consumer)
             self._failed(settled, leased, retry or (handler.retry if handler else Retry()), error)
             return False
 
@@ -169,7 +169,7 @@ class Processor:
 
     async def _attempt(self, leased: Leased, retry: Retry | None = None) -> tuple[Settled, Transaction | None]:
         """Run the handler. Returns the result, and the transaction to settle in if the handler used it."""
-        handler = self.handlers.find(leased.source, leased.type)
+        handler = self.handlers.find(leased.source, leased.type, leased.consumer)
         settled = self._processed(leased, handler)
         if leased.body is None:
             settled.status, settled.outcome, settled.error = State.FAILED, "failed", "its payload was erased"

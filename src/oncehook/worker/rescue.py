@@ -31,11 +31,11 @@ ABANDONED = "the provider stopped retrying"
 Sources = Mapping[str, Source]
 
 
-Elsewhere = Callable[[str, str], bool]
-"""Whether another process handles this type of a source."""
+Elsewhere = Callable[[str, str, str], bool]
+"""Whether another process handles a type of a source for a consumer."""
 
 
-def not_elsewhere(source: str, type_: str) -> bool:
+def not_elsewhere(source: str, type_: str, consumer: str) -> bool:
     """The default for `elsewhere`: no other process handles these events."""
     return False
 
@@ -64,12 +64,12 @@ async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: 
 
 
 def _may_rescue(row: ExpiredReceipt, handlers: Handlers, elsewhere: Elsewhere) -> bool:
-    is_here = handlers.find(row.source, row.type) is not None
-    return row.is_inline or is_here or not elsewhere(row.source, row.type)
+    is_here = handlers.find(row.source, row.type, row.consumer) is not None
+    return row.is_inline or is_here or not elsewhere(row.source, row.type, row.consumer)
 
 
 def _settle_crashed(row: ExpiredReceipt, handlers: Handlers, sources: Sources) -> Settled:
-    handler = handlers.find(row.source, row.type)
+    handler = handlers.find(row.source, row.type, row.consumer)
     error = Crashed("the lease expired: the worker crashed, or the handler hung")
     policy, source = handler.retry if handler else UNKNOWN, sources.get(row.source)
     if row.is_inline:  # the provider got no response and delivers again, whatever `on_failure` says

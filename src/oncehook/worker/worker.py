@@ -1,4 +1,7 @@
-"""Leases receipts ahead of need, and processes many of them concurrently."""
+"""Leases receipts of one consumer ahead of need, and processes many of them concurrently.
+
+A process runs one worker per consumer. Each has its own slots, so a slow consumer takes none from another.
+"""
 
 import asyncio
 import os
@@ -13,6 +16,7 @@ from oncehook.concurrency.quarantine import Quarantine
 from oncehook.concurrency.stopping import finish_or_cancel
 from oncehook.handlers.registry import Handler
 from oncehook.model.errors import Unavailable
+from oncehook.model.event import MAIN
 from oncehook.model.lease import Leased, LeaseKey
 from oncehook.model.patterns import Handled
 from oncehook.observability import signals
@@ -27,13 +31,15 @@ BUSY_SECONDS, MAX_AHEAD = 0.05, 8
 
 
 class Worker:
-    """Leases receipts and processes them, up to `concurrency` at the same time."""
+    """Leases the receipts of one consumer and processes them, up to `concurrency` at the same time."""
 
     def __init__(
         self,
         store: Store,
         processor: Processor,
         *,
+        consumer: str = MAIN,
+        name: str | None = None,
         concurrency: int = 16,
         lease_seconds: float = 30.0,
         poll: float = 1.0,
@@ -42,15 +48,19 @@ class Worker:
         handled: Callable[[], Handled] | None = None,
     ) -> None:
         self.store = store
+        self.consumer = consumer
+        self.leases = store.leases if consumer == MAIN else store.leases_of(consumer)
         self.processor = processor
         self.concurrency = concurrency
         self.lease_seconds = lease_seconds
         self.poll = poll  # seconds between two leases without a wake-up, which is only a hint
         self.skip_failed = skip_failed  # sources whose dead letters do not block their serial keys
         self.announce = announce or no_announcement
-        self.handled = handled or (lambda: processor.handlers.handled)  # this process leases only these events
+        self.handled = handled or (
+            lambda: processor.handlers.handled_by(consumer)
+        )  # this process leases only these events
         # Unique: a restarted container can have the host name and process id of the one before it.
-        self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._ready: deque[Leased] = deque()
         self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it filled all its room
         self._stray_until = 0.0  # until then, a lease whose reply was lost may hold receipts
@@ -59,6 +69,7 @@ class Worker:
         self._quarantine: Quarantine[Leased] = Quarantine(processor.clock)
         self._paused = PausedSources(store.pauses, processor.clock)
         self._known_paused: frozenset[str] = frozenset()
+        self._is_paused = False  # the whole consumer
         self._running: set[asyncio.Task[Any]] = set()
         self._wakeup = asyncio.Event()  # receipts may be due, or a slot is free
         self._stop_requested = asyncio.Event()
@@ -91,24 +102,36 @@ class Worker:
             paused = await self._paused.sources()
         except Unavailable:
             return  # the next lease reports it
+        was_paused, self._is_paused = self._is_paused, self.consumer in self._paused.consumers
+        self._log_pauses(paused, was_paused)
+        self._known_paused = paused
+        released = [leased for leased in self._ready if self._is_held(leased)]
+        if released:
+            self._ready = deque(leased for leased in self._ready if not self._is_held(leased))
+        if self._quarantine.item is not None and self._is_held(self._quarantine.item):
+            released += filter(None, [self._quarantine.postpone()])
+        await self._release([leased.lease_key for leased in released])
+
+    def _is_held(self, leased: Leased) -> bool:
+        """Whether a pause keeps a receipt from being started."""
+        return self._is_paused or leased.source in self._known_paused
+
+    def _log_pauses(self, paused: frozenset[str], was_paused: bool) -> None:
+        if self._is_paused != was_paused:
+            signals.emit("consumer_paused" if self._is_paused else "consumer_resumed", consumer=self.consumer)
+        if self.consumer != MAIN:
+            return  # the worker of `main` logs the sources
         for name in sorted(paused - self._known_paused):
             signals.emit("source_paused", source=name)
         for name in sorted(self._known_paused - paused):
             signals.emit("source_resumed", source=name)
-        self._known_paused = paused
-        released = [leased for leased in self._ready if leased.source in paused]
-        if released:
-            self._ready = deque(leased for leased in self._ready if leased.source not in paused)
-        if self._quarantine.item is not None and self._quarantine.item.source in paused:
-            released += filter(None, [self._quarantine.postpone()])
-        await self._release([leased.lease_key for leased in released])
 
     async def _release(self, keys: Sequence[LeaseKey]) -> None:
         for lease in keys:
             self.processor.heartbeat.drop(lease)
         if keys:
             try:
-                await self.store.leases.release(keys)
+                await self.leases.release(keys)
                 self.announce()
             except Unavailable as error:
                 signals.emit("release_failed", count=len(keys), detail=error.detail)
@@ -146,7 +169,7 @@ class Worker:
             await self._release([leased.lease_key for leased in filter(None, [self._quarantine.postpone()])])
         if self._quarantine.item is not None:
             return 0
-        batch = self.processor.handlers.largest_batch + 1
+        batch = self.processor.handlers.largest_batch(self.consumer) + 1
         ahead = max(self._ahead(), 2 * batch)
         self._refill_below = ahead // 2
         if len(self._ready) > self._refill_below:
@@ -180,7 +203,7 @@ class Worker:
         This is repeated until that lease has expired, because the statement may have committed later.
         """
         if self._leased_at < self._stray_until:
-            await self.store.leases.release_strays(self.name, self.processor.heartbeat.receipts)
+            await self.leases.release_strays(self.name, self.processor.heartbeat.receipts)
 
     async def _lease_rescued(self) -> list[Leased]:
         """Lease one receipt whose last worker died, and hold it in quarantine."""
@@ -192,7 +215,7 @@ class Worker:
         handled = self.handled()
         if not handled:
             return []
-        return await self.store.leases.take(
+        return await self.leases.take(
             room, self.lease_seconds, self.name, rescued=rescued, skip_failed=self.skip_failed, handled=handled
         )
 
@@ -220,7 +243,7 @@ class Worker:
             ):  # the heartbeat released it while the loop was blocked
                 self.processor.heartbeat.drop(leased.lease_key)
                 continue
-            handler = self.processor.handlers.find(leased.source, leased.type)
+            handler = self.processor.handlers.find(leased.source, leased.type, leased.consumer)
             if handler is not None and handler.batch:
                 work = self.processor.process_batch(
                     handler, [leased, *self._take_ready_for(handler, handler.batch - 1)]
@@ -249,7 +272,9 @@ class Worker:
     def _take_ready_for(self, handler: Handler, limit: int) -> list[Leased]:
         """Remove up to `limit` ready receipts of the same batch handler from the queue, and return them."""
         find = self.processor.handlers.find
-        batch = [leased for leased in self._ready if find(leased.source, leased.type) is handler][:limit]
+        batch = [leased for leased in self._ready if find(leased.source, leased.type, leased.consumer) is handler][
+            :limit
+        ]
         numbers = {leased.receipt for leased in batch}
         self._ready = deque(leased for leased in self._ready if leased.receipt not in numbers)
         return batch

@@ -47,7 +47,7 @@ async def test_lease_does_not_read_the_backlog_of_a_paused_source(postgres: Post
         assert len(await store.leases.take(1, 30, "test")) == 1
         text, names = queries.number_parameters(store.sql["lease"])
         parameters = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
-        parameters |= handled_parameters(POSTGRES, None)
+        parameters |= {"consumer": "main", **handled_parameters(POSTGRES, None)}
         connection = await asyncpg.connect(database)
         try:
             rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(parameters[name] for name in names))
@@ -111,6 +111,7 @@ async def test_concurrent_workers_never_lease_two_receipts_of_one_key(postgres: 
 
 
 PARAMETERS = {
+    "consumer": "main",
     "source": "", "key": "", "most": 80, "keys": '[{"source": "stripe", "key": "in_1"}]', "skip_failed": [],
     "limit": 32, "rescued": False, "worker": "w", "seconds": 30.0, "floor": "-infinity",
     "handled": ["stripe %"], "projected": [],

@@ -19,7 +19,7 @@ async def test_hot_queries_use_an_index(store: Store) -> None:
     parameters = {"object": "in_1", "limit": 50, "before_time": "2026", "before_receipt": 9, "receipt": 1}
     parameters |= {"worker": "w", "seconds": 30, "rescued": 0, "floor": "", "after": "", "size": 9}
     parameters |= {"source": "", "key": "", "most": 9, "type": "", "types": "[]", "last": "", "reason": ""}
-    parameters |= {"last_source": "", "last_key": "", **handled_parameters(SQLITE, None)}
+    parameters |= {"last_source": "", "last_key": "", "consumer": "main", **handled_parameters(SQLITE, None)}
 
     def plan(sql: str) -> str:
         with sqlite3.connect(sqlite_of(store).file.path) as connection:

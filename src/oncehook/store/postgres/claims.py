@@ -59,7 +59,7 @@ class PostgresClaimStore:
         """Run the statements of a claim without events. They wait for the same locks, and for the standby."""
         async with self._pool.connection() as connection:
             await connection.fetch(self._sql["claim"], "[]", b"", self._pool.is_durable, timeout=PING_SECONDS)
-            await connection.fetch(self._sql["claimed_before"], [], [], self._pool.is_durable, timeout=PING_SECONDS)
+            await connection.fetch(self._sql["claimed_before"], [], [], self._pool.is_durable, [], timeout=PING_SECONDS)
 
     async def insert(self, claims: Sequence[Claim]) -> list[Claimed]:
         deadline = self._clock.monotonic() + self._pool.settings.claim_timeout
@@ -77,7 +77,7 @@ class PostgresClaimStore:
                     ) from error
 
     async def insert_or_find(self, claim: Claim) -> Claimed:
-        parameters = claim.source, list(claim.keys), self._pool.is_durable
+        parameters = claim.source, list(claim.keys), self._pool.is_durable, claim.tenant
         while True:  # again if the receipt was pruned since, together with its keys
             try:
                 return (await self.insert([claim]))[0]
@@ -91,7 +91,8 @@ class PostgresClaimStore:
 
     async def _claim_once(self, batch: ClaimBatch, connection: Connection) -> None:
         try:
-            rows = await connection.fetch(self._sql["claim"], *_encode_claims(batch.pending), self._pool.is_durable)
+            sql = self._sql["claim_with_copies" if any(claim.copies for _, claim in batch.pending) else "claim"]
+            rows = await connection.fetch(sql, *_encode_claims(batch.pending), self._pool.is_durable)
         except asyncpg.LockNotAvailableError:
             if not await self._find_existing(connection, batch):
                 raise
@@ -111,10 +112,10 @@ class PostgresClaimStore:
 
     async def _find_existing(self, connection: Connection, batch: ClaimBatch) -> int:
         """Add the results of claims whose receipts are committed. Never waits for a lock. Returns how many."""
-        sources, event_ids = [c.source for _, c in batch.pending], [c.event_id for _, c in batch.pending]
-        rows = await connection.fetch(self._sql["claimed_before"], sources, event_ids, self._pool.is_durable)
-        before = {(row["source"], row["event_id"]): row for row in rows}
-        matches = [(id, claim, before.get((claim.source, claim.event_id))) for id, claim in batch.pending]
+        sources, event_ids, tenants = zip(*((c.source, c.event_id, c.tenant) for _, c in batch.pending), strict=True)
+        rows = await connection.fetch(self._sql["claimed_before"], sources, event_ids, self._pool.is_durable, tenants)
+        before = {(row["source"], row["event_id"], row["tenant"]): row for row in rows}
+        matches = [(id, claim, before.get((claim.source, claim.event_id, claim.tenant))) for id, claim in batch.pending]
         # If a receipt has the id of its claim, the first try was committed and its reply was lost.
         results = {
             id: Claimed(

@@ -56,6 +56,9 @@ class SqliteClaimStore:
                 connection.execute(self._sql["claim_inline"], (claim.inline_seconds, id))
             elif claim.status is State.FAILED:
                 connection.execute(self._sql["claim_failed"], (id,))
+            if claim.copies:
+                copies = [(c.consumer, c.status, c.last_error, c.serial_key, id) for c in claim.copies]
+                connection.executemany(self._sql["claim_copies"], copies)
         results = {id: Claimed(id, True, claim.status, claim.fingerprint) for id, claim in fresh}
         for id, claim in numbered:
             if id not in results:
@@ -65,7 +68,9 @@ class SqliteClaimStore:
 
     def _take_keys(self, connection: sqlite3.Connection, receipt: int, claim: Claim) -> None:
         try:
-            connection.executemany(self._sql["claim_key"], [(claim.source, key, receipt) for key in claim.keys])
+            connection.executemany(
+                self._sql["claim_key"], [(claim.source, claim.tenant, key, receipt) for key in claim.keys]
+            )
         except sqlite3.IntegrityError as error:
             raise KeyTaken("another receipt has one of the event's keys") from error
 
@@ -74,13 +79,14 @@ class SqliteClaimStore:
 
     def _insert_or_find(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         for key in claim.keys:
-            row = connection.execute(self._sql["claimed_by_key"], (claim.source, key)).fetchone()
+            row = connection.execute(self._sql["claimed_by_key"], (claim.source, claim.tenant, key)).fetchone()
             if row is not None:
                 return Claimed(row[0], False, State(row[1]), row[2], row[2] == claim.fingerprint)
         return self._claim(connection, [claim])[0]
 
     def _find_existing(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
-        before = connection.execute(self._sql["claimed_before"], (claim.source, claim.event_id)).fetchone()
+        event = claim.source, claim.event_id, claim.tenant
+        before = connection.execute(self._sql["claimed_before"], event).fetchone()
         return Claimed(before[0], False, State(before[1]), before[2], before[2] == claim.fingerprint)
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
@@ -99,7 +105,7 @@ class SqliteClaimStore:
 
 def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:
     return (
-        id, claim.source, claim.provider, claim.event_id, claim.type, claim.object_id, claim.delivery_id,
+        id, claim.source, claim.tenant, claim.provider, claim.event_id, claim.type, claim.object_id, claim.delivery_id,
         rfc3339(claim.occurred_at), claim.correlation_id, claim.status, claim.last_error, claim.fingerprint,
         claim.serial_key,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 -- name: receipt_ids
 SELECT nextval('webhook_receipt_ids') FROM generate_series(1, $1::integer)
 
--- name: claim
--- The settings apply to this transaction only. Another session may hold the lock of a receipt that is delivered again. The
+-- name: claimed
+-- The beginning of the statements `claim` and `claim_with_copies`. The settings apply to this transaction only. Another session may hold the lock of a receipt that is delivered again. The
 -- lock timeout keeps it from delaying the other events of this statement. The commit is durable, whatever the default is.
 WITH settings AS MATERIALIZED (
     SELECT set_config('lock_timeout', '500ms', true),
@@ -10,26 +10,49 @@ WITH settings AS MATERIALIZED (
                 THEN set_config('synchronous_commit', 'on', true) END
 ), offered AS (
     SELECT o.* FROM settings CROSS JOIN json_to_recordset($1::json) AS o (
-        id bigint, source text, provider text, event_id text, type text, object_id text, delivery_id text,
+        id bigint, source text, tenant text, provider text, event_id text, type text, object_id text, delivery_id text,
         occurred_at timestamptz, correlation_id text, status text, last_error text, fingerprint text, headers text,
-        start integer, size integer, inline_seconds double precision, serial_key text, keys text[]
+        start integer, size integer, inline_seconds double precision, serial_key text, keys text[],
+        copies json
     )
 ), claimed AS (
-    INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
-                                  status, last_error, fingerprint, serial_key, is_inline, attempts, lease, leased_at,
+    INSERT INTO webhook_receipts (id, source, tenant, provider, event_id, type, object_id, delivery_id, occurred_at,
+                                  correlation_id, status, last_error, fingerprint, serial_key, is_inline, attempts, lease, leased_at,
                                   lease_until, failed_at)
-    SELECT id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
+    SELECT id, source, coalesce(tenant, ''), provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
            coalesce(status, 'received'), last_error, decode(fingerprint, 'hex'), serial_key,
            inline_seconds IS NOT NULL, (inline_seconds IS NOT NULL)::integer, (inline_seconds IS NOT NULL)::integer,
            CASE WHEN inline_seconds IS NOT NULL THEN now() END, now() + inline_seconds * interval '1 second',
            CASE WHEN status = 'failed' THEN now() END
     FROM offered ORDER BY source COLLATE "C", event_id COLLATE "C"
-    ON CONFLICT (source, event_id) DO NOTHING
+    ON CONFLICT (source, event_id, tenant, consumer) DO NOTHING
     RETURNING id
 ), keyed AS (
-    INSERT INTO webhook_keys (source, key, receipt_id)
-    SELECT source, key, id FROM offered JOIN claimed USING (id), unnest(keys) AS key ORDER BY source, key
+    INSERT INTO webhook_keys (source, tenant, key, receipt_id)
+    SELECT source, coalesce(tenant, ''), key, id FROM offered JOIN claimed USING (id), unnest(keys) AS key ORDER BY source, key
 )
+
+-- name: claim
+{> claimed}
+{> claimed_payloads}
+
+-- name: claim_with_copies
+-- The receipts of other consumers are written if the one of `main` is new. `nextval` runs after the sort, so the ids of
+-- copies follow the order of arrival.
+{> claimed}, copied AS (
+    INSERT INTO webhook_receipts (id, main_id, consumer, source, tenant, provider, event_id, type, object_id, delivery_id,
+                                  occurred_at, correlation_id, status, last_error, fingerprint, serial_key)
+    SELECT nextval('webhook_receipt_ids'), o.id, c.consumer, o.source, coalesce(o.tenant, ''), o.provider, o.event_id, o.type,
+           o.object_id, o.delivery_id, o.occurred_at, o.correlation_id, coalesce(c.status, 'received'), c.last_error,
+           decode(o.fingerprint, 'hex'), c.serial_key
+    FROM offered o JOIN claimed USING (id)
+    CROSS JOIN LATERAL json_to_recordset(o.copies) AS c (consumer text, status text, last_error text, serial_key text)
+    ORDER BY o.id, c.consumer
+    ON CONFLICT (source, event_id, tenant, consumer) DO NOTHING
+)
+{> claimed_payloads}
+
+-- name: claimed_payloads
 INSERT INTO webhook_payloads (receipt_id, day, body, headers)
 SELECT id, (now() AT TIME ZONE 'UTC')::date, substring($2::bytea FROM start FOR size), headers
 FROM offered JOIN claimed USING (id)
@@ -44,10 +67,11 @@ WITH replicated AS MATERIALIZED (
            pg_logical_emit_message(true, 'oncehook', '')
     WHERE $3::boolean AND current_setting('synchronous_standby_names') <> ''
 )
-SELECT r.source, r.event_id, r.id, r.status, r.fingerprint
+SELECT r.source, r.event_id, r.tenant, r.id, r.status, r.fingerprint
 FROM (SELECT count(*) FROM replicated) AS waited
-CROSS JOIN unnest($1::text[], $2::text[]) AS o (source, event_id)
-JOIN webhook_receipts r ON r.source = o.source AND r.event_id = o.event_id
+CROSS JOIN unnest($1::text[], $2::text[], $4::text[]) AS o (source, event_id, tenant)
+JOIN webhook_receipts r
+    ON r.source = o.source AND r.event_id = o.event_id AND r.tenant = o.tenant AND r.consumer = 'main'
 
 -- name: claimed_by_key
 WITH replicated AS MATERIALIZED (  -- as in claimed_before
@@ -58,7 +82,7 @@ WITH replicated AS MATERIALIZED (  -- as in claimed_before
 )
 SELECT r.id, r.status, r.fingerprint
 FROM (SELECT count(*) FROM replicated) AS waited CROSS JOIN webhook_keys k JOIN webhook_receipts r ON r.id = k.receipt_id
-WHERE k.source = $1 AND k.key = ANY($2::text[]) ORDER BY r.id LIMIT 1
+WHERE k.source = $1 AND k.tenant = $4 AND k.key = ANY($2::text[]) ORDER BY r.id LIMIT 1
 
 -- name: note_duplicate
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)

@@ -5,21 +5,25 @@
     (h.source || ' ' || h.type) LIKE ANY (CAST(:handled AS text[]))
     OR h.source = ANY (CAST(:projected AS text[])) AND NOT EXISTS (
         SELECT 1 FROM webhook_live_handlers l
-        WHERE l.source = h.source AND NOT l.is_projection AND (h.type LIKE l.matcher OR h.type LIKE l.matcher || '.%')
+        WHERE l.consumer = 'main' AND l.source = h.source AND NOT l.is_projection AND (h.type LIKE l.matcher OR h.type LIKE l.matcher || '.%')
     )
 )
+
+-- name: not_paused
+-- Whether the source of the receipt `h` and the consumer are not paused. A fragment.
+h.source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND :consumer <> ALL (ARRAY(SELECT consumer FROM webhook_pauses))
 
 -- name: lease
 -- The columns have the names of `Leased`. A receipt is due if it has no next_attempt_at, or if its last attempt began in the
 -- future because the clock was set back. All waiting receipts are read only if the newest receipt shows a clock set back.
 WITH due AS (
     SELECT id FROM webhook_receipts h
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= CASE
           WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
       AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now())
       AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:floor AS text) AS timestamptz)
-      AND (crashes > 0) = :rescued AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
+      AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :limit FOR UPDATE SKIP LOCKED
 ), leased AS (
@@ -28,11 +32,11 @@ WITH due AS (
         lease_until = now() + :seconds * interval '1 second'
     FROM due WHERE r.id = due.id
     RETURNING r.id, r.lease, r.attempts, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at,
-              r.delivery_id, r.correlation_id, r.replays, r.next_attempt_at
+              r.delivery_id, r.correlation_id, r.replays, r.next_attempt_at, r.tenant, r.consumer, r.main_id
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
-       l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers
-FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = l.id AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers
+FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id, l.id) AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 ORDER BY coalesce(l.next_attempt_at, l.received_at), l.id
 
 -- name: extend
@@ -58,12 +62,12 @@ RETURNING r.id
 -- name: release_strays
 UPDATE webhook_receipts
 SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
-WHERE status = 'processing' AND worker = :worker AND id <> ALL (CAST(CAST(:held AS text) AS bigint[]))
+WHERE status = 'processing' AND worker = :worker AND consumer = :consumer AND id <> ALL (CAST(CAST(:held AS text) AS bigint[]))
 RETURNING id
 
 -- name: expired
 SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
-       correlation_id, is_inline, worker
+       correlation_id, is_inline, worker, tenant, consumer
 FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < now() AND id > :after
 ORDER BY id LIMIT :limit
@@ -82,12 +86,12 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.applicat
 SELECT extract(epoch FROM min(due) - now())::double precision
 FROM (
     SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts h
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
-      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+      AND {> not_paused} AND {> handled_here}
     UNION ALL
     SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts h
-    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
-      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
+      AND {> not_paused} AND {> handled_here}
 ) waiting
 
 -- name: lease_one
@@ -99,8 +103,8 @@ WITH leased AS (
     RETURNING *
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
-       l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers
-FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = l.id AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers
+FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id, l.id) AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 
 -- name: abandon_inline
 UPDATE webhook_receipts
@@ -108,4 +112,4 @@ SET status = 'failed', next_attempt_at = NULL, failed_at = now(),
     last_error = :reason || coalesce('; the last error was: ' || last_error, '')
 WHERE is_inline AND status = 'retrying' AND next_attempt_at <= now()
 RETURNING id AS receipt, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
-          correlation_id, handler, last_error
+          correlation_id, handler, last_error, tenant, consumer

@@ -5,15 +5,17 @@ SELECT now() AS now
 {> selected_receipts}
 
 -- name: selected_receipts
-SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.main_id, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
-       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
-       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS has_payload
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = coalesce(r.main_id, r.id)) AS duplicates,
+       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS has_payload
 FROM webhook_receipts r
 WHERE r.id > :after::bigint
   AND r.id = ANY(CAST(:receipts AS text)::bigint[])                          --? receipts
   AND r.source = :source                                       --? source
+  AND r.tenant = :tenant                                       --? tenant
+  AND r.consumer = :consumer                                   --? consumer
   AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
@@ -22,7 +24,7 @@ WHERE r.id > :after::bigint
   AND r.received_at < :until                                   --? until
   AND r.received_at <= :horizon                                --? horizon
   AND (r.version = :handled_by OR EXISTS (SELECT 1 FROM webhook_past_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id))  --? handled_by
-  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
 ORDER BY r.id
 LIMIT :limit::bigint
 
@@ -39,7 +41,7 @@ WITH chosen AS (
     FROM webhook_receipts r
     WHERE r.id = ANY(CAST(:receipts AS text)::bigint[])
       AND r.status IN ('failed', 'processed', 'ignored') AND r.type IS NOT NULL
-      AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date)
+      AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date)
     ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
 ), recorded AS (  -- keep the successful attempt, which is no longer the last
     INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome, handler, version, worker)

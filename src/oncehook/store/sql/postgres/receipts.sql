@@ -1,12 +1,14 @@
 -- name: find_receipts
-SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.main_id, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
-       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = coalesce(r.main_id, r.id)) AS duplicates
 FROM webhook_receipts r
 WHERE r.id > 0
   AND r.id = :receipt                                          --? receipt
   AND r.source = :source                                       --? source
+  AND r.tenant = :tenant                                       --? tenant
+  AND r.consumer = :consumer                                   --? consumer
   AND r.source = ANY(:sources::text[])                         --? sources
   AND r.event_id = :event_id                                   --? event_id
   AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
@@ -17,18 +19,19 @@ WHERE r.id > 0
   AND r.received_at < :until                                   --? until
   AND (r.received_at, r.id) < (:before_time::timestamptz, :before_receipt::bigint)  --? before_receipt
   AND (r.received_at, r.id) >= (:from_time::timestamptz, :from_receipt::bigint)  --? from_receipt
-  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
 ORDER BY r.received_at DESC, r.id DESC
 LIMIT :limit
 
 -- name: payload
 SELECT p.body, p.headers
 FROM webhook_receipts r
-JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.id = :receipt
 
 -- name: duplicates
-SELECT received_at, delivery_id, same_body FROM webhook_deliveries WHERE receipt_id = :receipt ORDER BY id
+SELECT received_at, delivery_id, same_body FROM webhook_deliveries
+WHERE receipt_id = (SELECT coalesce(main_id, id) FROM webhook_receipts WHERE id = :receipt) ORDER BY id
 
 -- name: attempts
 SELECT number, started_at, ended_at, outcome, error, traceback, handler, version, worker

@@ -62,7 +62,7 @@ SELECT EXISTS (
     WHERE r.received_at >= CAST(:day AS date)::timestamp AT TIME ZONE 'UTC'
       AND r.received_at < (CAST(:day AS date) + 1)::timestamp AT TIME ZONE 'UTC'
       AND (h.source IS NULL OR r.status NOT IN ('processed', 'ignored') OR r.received_at >= h.before)
-      AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = CAST(:day AS date))
+      AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id) AND p.day = CAST(:day AS date))
 )
 
 -- name: flag_day
@@ -82,7 +82,7 @@ SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after
 
 -- name: receipts_with_object
 SELECT r.id FROM webhook_receipts r
-JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.object_id = :object_id ORDER BY r.id
 
 -- name: erase_payloads

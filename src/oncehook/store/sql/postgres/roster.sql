@@ -10,23 +10,25 @@ WHERE worker = :worker OR worker IN (SELECT name FROM webhook_workers WHERE seen
 DELETE FROM webhook_workers WHERE seen_at < now() - interval '1 hour'
 
 -- name: register_handlers
-INSERT INTO webhook_handlers (worker, source, pattern, matcher, is_projection)
-SELECT :worker, source, pattern, matcher, is_projection
-FROM json_to_recordset(CAST(:handlers AS json)) AS h (source text, pattern text, matcher text, is_projection boolean)
+INSERT INTO webhook_handlers (worker, consumer, source, pattern, matcher, is_projection)
+SELECT :worker, consumer, source, pattern, matcher, is_projection
+FROM json_to_recordset(CAST(:handlers AS json)) AS h (
+    consumer text, source text, pattern text, matcher text, is_projection boolean
+)
 
 -- name: renew_worker
 UPDATE webhook_workers SET seen_at = now() WHERE name = :worker
 RETURNING name
 
 -- name: live_handlers
-SELECT worker, source, pattern, is_projection, seen_at FROM webhook_live_handlers ORDER BY source, pattern, worker
+SELECT worker, consumer, source, pattern, is_projection, seen_at FROM webhook_live_handlers ORDER BY consumer, source, pattern, worker
 
 -- name: waiting_types
 -- The types in the next window of due receipts, which begins at `after`, and the end of the window.
 SELECT source, type, count(*) AS number, max(due) AS last
 FROM (
     SELECT source, type, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= now()
       AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:after AS text) AS timestamptz)
     ORDER BY coalesce(next_attempt_at, received_at), id
@@ -39,7 +41,7 @@ GROUP BY source, type
 SELECT source, type, count(*) AS number, max(serial_key) AS last
 FROM (
     SELECT source, type, serial_key FROM webhook_receipts
-    WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL
+    WHERE consumer = :consumer AND serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL
       AND (source, serial_key) >= (:source, :key)
     ORDER BY source, serial_key
     LIMIT :size
@@ -50,7 +52,7 @@ GROUP BY source, type
 -- Holds the receipts of these types. Skips a receipt that a worker is just leasing.
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
-    WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.serial_key IS NULL AND r.unhandled_at IS NULL
+    WHERE r.consumer = :consumer AND r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.serial_key IS NULL AND r.unhandled_at IS NULL
       AND coalesce(r.next_attempt_at, r.received_at) <= now()
       AND coalesce(r.next_attempt_at, r.received_at) >= CAST(CAST(:after AS text) AS timestamptz)
       AND coalesce(r.next_attempt_at, r.received_at) <= CAST(CAST(:last AS text) AS timestamptz)
@@ -63,7 +65,7 @@ RETURNING r.source, r.type
 -- name: hold_unhandled_serial
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
-    WHERE r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
+    WHERE r.consumer = :consumer AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
       AND (r.source, r.serial_key) >= (:source, :key) AND (r.source, r.serial_key) <= (:last_source, :last_key)
       AND (r.source, r.type) IN (SELECT source, type FROM json_to_recordset(CAST(:types AS json)) AS t (source text, type text))
     ORDER BY r.id LIMIT :size FOR UPDATE SKIP LOCKED
@@ -76,12 +78,13 @@ RETURNING r.source, r.type
 WITH RECURSIVE types AS (
     (
         SELECT source, type FROM webhook_receipts
-        WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') ORDER BY source, type LIMIT 1
+        WHERE consumer = :consumer AND unhandled_at IS NOT NULL AND status IN ('received', 'retrying') ORDER BY source, type LIMIT 1
     )
     UNION ALL
     SELECT n.source, n.type FROM types t CROSS JOIN LATERAL (
         SELECT r.source, r.type FROM webhook_receipts r
-        WHERE r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND (r.source, r.type) > (t.source, t.type)
+        WHERE r.consumer = :consumer AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying')
+          AND (r.source, r.type) > (t.source, t.type)
         ORDER BY r.source, r.type LIMIT 1
     ) n
 )
@@ -91,7 +94,8 @@ SELECT source, type FROM types LIMIT :most
 -- Releases held receipts of a type that some process handles now, the oldest first.
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
-    WHERE r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND r.source = :source AND r.type = :type
+    WHERE r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying')
+      AND r.consumer = :consumer AND r.source = :source AND r.type = :type
     ORDER BY r.received_at, r.id LIMIT :size FOR UPDATE SKIP LOCKED
 )
 UPDATE webhook_receipts r SET unhandled_at = NULL FROM chosen WHERE r.id = chosen.id
@@ -103,7 +107,8 @@ RETURNING r.id
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
     WHERE r.unhandled_at < now() - :seconds * interval '1 second'
-      AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND r.source = :source AND r.type = :type
+      AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying')
+      AND r.consumer = :consumer AND r.source = :source AND r.type = :type
       AND NOT EXISTS (SELECT 1 FROM webhook_workers WHERE registered_at > now() - interval '60 seconds')
     ORDER BY r.received_at, r.id LIMIT :size FOR UPDATE SKIP LOCKED
 )

@@ -3,14 +3,14 @@
 WITH RECURSIVE keys AS (
     (
         SELECT source, serial_key FROM webhook_receipts
-        WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL
+        WHERE consumer = :consumer AND serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL
           AND (source, serial_key) > (:source, :key)
         ORDER BY source, serial_key LIMIT 1
     )
     UNION ALL
     SELECT n.source, n.serial_key FROM keys k CROSS JOIN LATERAL (
         SELECT r.source, r.serial_key FROM webhook_receipts r
-        WHERE r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
+        WHERE r.consumer = :consumer AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
           AND (r.source, r.serial_key) > (k.source, k.serial_key)
         ORDER BY r.source, r.serial_key LIMIT 1
     ) n
@@ -27,23 +27,23 @@ WITH head AS MATERIALIZED (
     SELECT h.id FROM json_to_recordset(CAST(:keys AS json)) AS k (source text, key text)
     CROSS JOIN LATERAL (
         SELECT r.id, r.received_at, r.next_attempt_at, r.leased_at, r.crashes, r.source, r.type FROM webhook_receipts r
-        WHERE r.source = k.source AND r.serial_key = k.key
+        WHERE r.consumer = :consumer AND r.source = k.source AND r.serial_key = k.key
           AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
         ORDER BY r.received_at, r.id LIMIT 1
     ) h
     WHERE (h.next_attempt_at IS NULL OR h.next_attempt_at <= now() OR h.leased_at > now()) AND (h.crashes > 0) = :rescued
-      AND k.source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
+      AND {> not_paused} AND {> handled_here}
       AND (
           SELECT w.id FROM webhook_receipts w
-          WHERE w.source = k.source AND w.serial_key = k.key AND w.serial_key IS NOT NULL AND w.status = 'processing'
+          WHERE w.consumer = :consumer AND w.source = k.source AND w.serial_key = k.key AND w.serial_key IS NOT NULL AND w.status = 'processing'
           LIMIT 1
       ) IS NULL
       AND (k.source = ANY (CAST(:skip_failed AS text[])) OR (
           SELECT f.id FROM webhook_receipts f
-          WHERE f.source = k.source AND f.serial_key = k.key AND f.serial_key IS NOT NULL AND f.status = 'failed'
+          WHERE f.consumer = :consumer AND f.source = k.source AND f.serial_key = k.key AND f.serial_key IS NOT NULL AND f.status = 'failed'
             AND (f.received_at + interval '0', f.id) < (h.received_at, h.id) AND EXISTS (
                 SELECT 1 FROM webhook_payloads p
-                WHERE p.receipt_id = f.id AND p.day = (f.received_at AT TIME ZONE 'UTC')::date
+                WHERE p.receipt_id = coalesce(f.main_id, f.id) AND p.day = (f.received_at AT TIME ZONE 'UTC')::date
             )
           LIMIT 1
       ) IS NULL)
@@ -59,9 +59,10 @@ WITH head AS MATERIALIZED (
         lease_until = now() + :seconds * interval '1 second'
     FROM due WHERE r.id = due.id
     RETURNING r.id, r.lease, r.attempts, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at,
-              r.delivery_id, r.correlation_id, r.replays, r.next_attempt_at, r.serial_key
+              r.delivery_id, r.correlation_id, r.replays, r.next_attempt_at, r.serial_key, r.tenant, r.consumer,
+              r.main_id
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
-       l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers, l.serial_key
-FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = l.id AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers, l.serial_key
+FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id, l.id) AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 ORDER BY l.source COLLATE "C", l.serial_key COLLATE "C"

@@ -2,10 +2,10 @@
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'webhook_receipts'), 0)
 
 -- name: claim
-INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
-                              status, last_error, fingerprint, serial_key)
+INSERT INTO webhook_receipts (id, source, tenant, provider, event_id, type, object_id, delivery_id, occurred_at,
+                              correlation_id, status, last_error, fingerprint, serial_key)
 VALUES :rows
-ON CONFLICT (source, event_id) DO NOTHING
+ON CONFLICT (source, event_id, tenant, consumer) DO NOTHING
 
 -- name: fresh_receipts
 SELECT id FROM webhook_receipts WHERE id > ?
@@ -13,8 +13,16 @@ SELECT id FROM webhook_receipts WHERE id > ?
 -- name: claim_payload
 INSERT INTO webhook_payloads (receipt_id, body, headers) VALUES :rows
 
+-- name: claim_copies
+INSERT INTO webhook_receipts (main_id, consumer, status, last_error, serial_key, source, tenant, provider, event_id, type,
+                              object_id, delivery_id, occurred_at, correlation_id, fingerprint, received_at)
+SELECT id, ?, ?, ?, ?, source, tenant, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
+       fingerprint, received_at
+FROM webhook_receipts WHERE id = ?
+ON CONFLICT (source, event_id, tenant, consumer) DO NOTHING
+
 -- name: claim_key
-INSERT INTO webhook_keys (source, key, receipt_id) VALUES (?, ?, ?)
+INSERT INTO webhook_keys (source, tenant, key, receipt_id) VALUES (?, ?, ?, ?)
 
 -- name: claim_inline
 UPDATE webhook_receipts
@@ -26,11 +34,11 @@ WHERE id = ?
 UPDATE webhook_receipts SET failed_at = received_at WHERE id = ?
 
 -- name: claimed_before
-SELECT id, status, fingerprint FROM webhook_receipts WHERE source = ? AND event_id = ?
+SELECT id, status, fingerprint FROM webhook_receipts WHERE source = ? AND event_id = ? AND tenant = ? AND consumer = 'main'
 
 -- name: claimed_by_key
 SELECT r.id, r.status, r.fingerprint FROM webhook_keys k JOIN webhook_receipts r ON r.id = k.receipt_id
-WHERE k.source = ? AND k.key = ?
+WHERE k.source = ? AND k.tenant = ? AND k.key = ?
 
 -- name: note_duplicate
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)

@@ -5,9 +5,13 @@
     EXISTS (SELECT 1 FROM json_each(:handled) p WHERE h.source || ' ' || h.type GLOB p.value)
     OR h.source IN (SELECT value FROM json_each(:projected)) AND NOT EXISTS (
         SELECT 1 FROM webhook_live_handlers l
-        WHERE l.source = h.source AND NOT l.is_projection AND (h.type GLOB l.matcher OR h.type GLOB l.matcher || '.*')
+        WHERE l.consumer = 'main' AND l.source = h.source AND NOT l.is_projection AND (h.type GLOB l.matcher OR h.type GLOB l.matcher || '.*')
     )
 )
+
+-- name: not_paused
+-- Whether the source of the receipt `h` and the consumer are not paused. A fragment.
+h.source NOT IN (SELECT source FROM webhook_pauses) AND :consumer NOT IN (SELECT consumer FROM webhook_pauses)
 
 -- name: lease
 -- A receipt is due if it has no next_attempt_at, or if its last attempt began in the future because the clock was set back.
@@ -18,21 +22,21 @@ SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = 
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
 WHERE id IN (
     SELECT id FROM webhook_receipts h
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= CASE
           WHEN (SELECT max(received_at) FROM webhook_receipts) > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')
           THEN '9999' ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
       AND (next_attempt_at IS NULL OR next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
            OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
       AND coalesce(next_attempt_at, received_at) >= :floor
-      AND (crashes > 0) = :rescued AND source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}
+      AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :limit
 )
 RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
-          delivery_id, correlation_id, replays,
-          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS body,
-          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS headers
+          delivery_id, correlation_id, replays, tenant, consumer,
+          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS body,
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers
 
 -- name: extend
 UPDATE webhook_receipts SET lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
@@ -79,12 +83,12 @@ RETURNING id
 -- name: release_strays
 UPDATE webhook_receipts
 SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
-WHERE status = 'processing' AND worker = :worker AND id NOT IN (SELECT value FROM json_each(:held))
+WHERE status = 'processing' AND worker = :worker AND consumer = :consumer AND id NOT IN (SELECT value FROM json_each(:held))
 RETURNING id
 
 -- name: expired
 SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
-       correlation_id, is_inline, worker
+       correlation_id, is_inline, worker, tenant, consumer
 FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
 ORDER BY id LIMIT :limit
@@ -93,12 +97,12 @@ ORDER BY id LIMIT :limit
 SELECT (julianday(min(due)) - julianday('now')) * 86400
 FROM (
     SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts h
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
-      AND source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+      AND {> not_paused} AND {> handled_here}
     UNION ALL
     SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts h
-    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
-      AND source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
+      AND {> not_paused} AND {> handled_here}
 )
 
 -- name: lease_one
@@ -109,9 +113,9 @@ SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = 
 WHERE id = :receipt AND is_inline
   AND (status = 'retrying' OR (status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')))
 RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
-          delivery_id, correlation_id, replays,
-          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS body,
-          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS headers
+          delivery_id, correlation_id, replays, tenant, consumer,
+          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS body,
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers
 
 -- name: abandon_inline
 UPDATE webhook_receipts
@@ -119,4 +123,4 @@ SET status = 'failed', next_attempt_at = NULL, failed_at = strftime('%Y-%m-%dT%H
     last_error = :reason || coalesce('; the last error was: ' || last_error, '')
 WHERE is_inline AND status = 'retrying' AND next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 RETURNING id AS receipt, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
-          correlation_id, handler, last_error
+          correlation_id, handler, last_error, tenant, consumer

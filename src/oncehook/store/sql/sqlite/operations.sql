@@ -5,15 +5,17 @@ SELECT strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AS now
 {> selected_receipts}
 
 -- name: selected_receipts
-SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.main_id, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
-       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
-       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id) AS has_payload
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = coalesce(r.main_id, r.id)) AS duplicates,
+       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id)) AS has_payload
 FROM webhook_receipts r
 WHERE r.id > :after
   AND r.id IN (SELECT value FROM json_each(:receipts))         --? receipts
   AND r.source = :source                                       --? source
+  AND r.tenant = :tenant                                       --? tenant
+  AND r.consumer = :consumer                                   --? consumer
   AND (r.type GLOB :type OR r.type GLOB :type || '.*')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
@@ -22,7 +24,7 @@ WHERE r.id > :after
   AND r.received_at < :until                                   --? until
   AND r.received_at <= :horizon                                --? horizon
   AND (r.version = :handled_by OR EXISTS (SELECT 1 FROM webhook_past_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id))  --? handled_by
-  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND instr(p.body, CAST(:search AS BLOB)) > 0))  --? search
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id) AND instr(p.body, CAST(:search AS BLOB)) > 0))  --? search
 ORDER BY r.id
 LIMIT :limit
 
@@ -38,7 +40,7 @@ INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, out
 SELECT r.id, r.attempts, r.started_at, r.processed_at, r.outcome, r.handler, r.version, r.worker
 FROM webhook_receipts r
 WHERE r.id IN (SELECT value FROM json_each(:receipts)) AND r.status = 'processed' AND r.started_at IS NOT NULL
-  AND r.type IS NOT NULL AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id)
+  AND r.type IS NOT NULL AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id))
 ORDER BY r.id
 
 -- name: replay
@@ -50,7 +52,7 @@ SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_in
     handler = NULL, version = NULL
 WHERE id IN (SELECT value FROM json_each(:receipts))
   AND status IN ('failed', 'processed', 'ignored') AND type IS NOT NULL
-  AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id)
+  AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(webhook_receipts.main_id, webhook_receipts.id))
 RETURNING id
 
 -- name: retry_now

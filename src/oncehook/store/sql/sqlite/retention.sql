@@ -40,7 +40,7 @@ SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count
 SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after ORDER BY receipt_id LIMIT :limit
 
 -- name: receipts_with_object
-SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = r.id
+SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id)
 WHERE r.object_id = :object_id ORDER BY r.id
 
 -- name: erase_payloads

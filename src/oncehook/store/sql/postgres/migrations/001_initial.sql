@@ -12,12 +12,14 @@ CREATE DOMAIN webhook_outcome AS text
 -- A process draws ids before it inserts, so it recognizes its own rows if the reply to a COMMIT is lost.
 CREATE SEQUENCE webhook_receipt_ids AS bigint;
 
--- One row per event. The unique constraint decides which delivery was first.
+-- One row per event and consumer. The unique constraint decides which delivery was first: it is new if the row of the
+-- consumer `main` is. Rows of other consumers are written in the same statement, and name the row of `main` as `main_id`.
 CREATE TABLE webhook_receipts (
     -- The event.
     id              bigint PRIMARY KEY,
     source          webhook_name NOT NULL,
     provider        text COLLATE "C" NOT NULL,
+    tenant          text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(tenant) <= 128),
     event_id        webhook_name NOT NULL,
     type            text COLLATE "C",
     object_id       text COLLATE "C",
@@ -28,6 +30,8 @@ CREATE TABLE webhook_receipts (
     fingerprint     bytea NOT NULL,
     serial_key      text COLLATE "C",
     is_inline       boolean NOT NULL DEFAULT false,  -- retried by the provider, never by a worker
+    consumer        webhook_name NOT NULL DEFAULT 'main',
+    main_id         bigint,  -- the receipt of `main`, which has the payload and the duplicates; NULL on that receipt itself
 
     -- Its state.
     status          webhook_state NOT NULL,
@@ -53,7 +57,7 @@ CREATE TABLE webhook_receipts (
     version         text,
     last_error      text,
 
-    CONSTRAINT webhook_receipts_once UNIQUE (source, event_id)
+    CONSTRAINT webhook_receipts_once UNIQUE (source, event_id, tenant, consumer)
 ) WITH (  -- receipts are updated twice: free space on pages and early vacuum keep leases fast
     fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000
 );
@@ -61,35 +65,37 @@ CREATE TABLE webhook_receipts (
 -- Lists of events.
 CREATE INDEX webhook_receipts_received ON webhook_receipts (received_at, id);
 CREATE INDEX webhook_receipts_object ON webhook_receipts (object_id, received_at) WHERE object_id IS NOT NULL;
+CREATE INDEX webhook_receipts_main ON webhook_receipts (main_id) WHERE main_id IS NOT NULL;
 CREATE INDEX webhook_receipts_failed ON webhook_receipts (received_at, id) WHERE status = 'failed';
 
--- Leasing: events that are due, leases that expire.
-CREATE INDEX webhook_receipts_due ON webhook_receipts ((coalesce(next_attempt_at, received_at)), id)
+-- Leasing: events that are due, by consumer; leases that expire.
+CREATE INDEX webhook_receipts_due ON webhook_receipts (consumer, (coalesce(next_attempt_at, received_at)), id)
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL;
 CREATE INDEX webhook_receipts_leased ON webhook_receipts (lease_until) WHERE status = 'processing';
 
 -- Serial keys: the unique index lets at most one receipt of a key be processed at a time. The others are ordered by time
 -- first, because each process draws its ids in blocks.
-CREATE UNIQUE INDEX webhook_receipts_serial_processing ON webhook_receipts (source, serial_key)
+CREATE UNIQUE INDEX webhook_receipts_serial_processing ON webhook_receipts (consumer, source, serial_key)
     WHERE serial_key IS NOT NULL AND status = 'processing';
-CREATE INDEX webhook_receipts_serial_waiting ON webhook_receipts (source, serial_key, received_at, id)
+CREATE INDEX webhook_receipts_serial_waiting ON webhook_receipts (consumer, source, serial_key, received_at, id)
     WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL;
-CREATE INDEX webhook_receipts_serial_failed ON webhook_receipts (source, serial_key, received_at, id)
+CREATE INDEX webhook_receipts_serial_failed ON webhook_receipts (consumer, source, serial_key, received_at, id)
     WHERE serial_key IS NOT NULL AND status = 'failed';
 
 -- The oldest waiting event of each source, events without a handler, inline events that wait for their provider.
 CREATE INDEX webhook_receipts_unfinished ON webhook_receipts (source, (coalesce(replayed_at, received_at)))
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND unhandled_at IS NULL;
-CREATE INDEX webhook_receipts_unhandled ON webhook_receipts (source, type, received_at, id)
+CREATE INDEX webhook_receipts_unhandled ON webhook_receipts (consumer, source, type, received_at, id)
     WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying');
 CREATE INDEX webhook_receipts_inline_waiting ON webhook_receipts (received_at) WHERE is_inline AND status = 'retrying';
 
 -- Values besides the event id that no two receipts of a source share, such as Mailgun's token.
 CREATE TABLE webhook_keys (
     source     text COLLATE "C" NOT NULL,
+    tenant     text COLLATE "C" NOT NULL DEFAULT '',
     key        text COLLATE "C" NOT NULL,
     receipt_id bigint NOT NULL,
-    PRIMARY KEY (source, key)
+    PRIMARY KEY (source, tenant, key)
 );
 CREATE INDEX webhook_keys_receipt ON webhook_keys (receipt_id);
 
@@ -101,6 +107,7 @@ CREATE TABLE webhook_payloads (
     day        date NOT NULL,
     body       bytea NOT NULL,
     headers    text NOT NULL,
+    key_id     text,  -- the key that encrypted body and headers; NULL if they are plain
     PRIMARY KEY (receipt_id, day)
 ) PARTITION BY RANGE (day);
 
@@ -362,13 +369,16 @@ CREATE TABLE webhook_audit (
 -- A replay writes one row per batch; its progress is counted over the rows of its run.
 CREATE INDEX webhook_audit_run ON webhook_audit ((detail::json ->> 'run'));
 
--- Paused sources: their events are accepted, and no worker leases them until the source is resumed.
+-- Paused sources and consumers: their events are accepted, and no worker leases them until they are resumed. A row has a
+-- source, or a consumer and an empty source.
 CREATE TABLE webhook_pauses (
-    source    text COLLATE "C" PRIMARY KEY,
+    source    text COLLATE "C" NOT NULL,
+    consumer  text COLLATE "C" NOT NULL DEFAULT '',
     paused_at timestamptz NOT NULL DEFAULT now(),
     ends_at   timestamptz,
     actor     text NOT NULL,
-    reason    text
+    reason    text,
+    PRIMARY KEY (source, consumer)
 );
 
 -- The leader of each task that one process does for all. `number` is the fencing counter.
@@ -391,12 +401,68 @@ CREATE TABLE webhook_workers (
 -- while no process has a handler for it.
 CREATE TABLE webhook_handlers (
     worker        text COLLATE "C" NOT NULL,
+    consumer      text COLLATE "C" NOT NULL,
     source        text COLLATE "C" NOT NULL,
     pattern       text COLLATE "C" NOT NULL,
     matcher       text COLLATE "C" NOT NULL,
     is_projection boolean NOT NULL,
-    PRIMARY KEY (worker, source, pattern)
+    PRIMARY KEY (worker, consumer, source, pattern)
 );
+
+-- == Run-time settings ==
+
+-- Consumers other than `main`, with the sources they subscribe to. A subscription stays until a person removes it, so that
+-- events which arrive while no worker runs are received for it too.
+CREATE TABLE webhook_consumers (
+    name          text COLLATE "C" NOT NULL,
+    source        text COLLATE "C" NOT NULL,
+    patterns      text NOT NULL,
+    settings      text NOT NULL,
+    revision      bigint NOT NULL,
+    registered_at timestamptz NOT NULL DEFAULT now(),
+    seen_at       timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name, source)
+);
+
+-- The token bucket of each consumer with a rate.
+CREATE TABLE webhook_rates (
+    consumer    text COLLATE "C" PRIMARY KEY,
+    tokens      double precision NOT NULL,
+    refilled_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Sources that were made at run time. `secrets` is encrypted. A removed source keeps its row, without its secrets.
+CREATE TABLE webhook_sources (
+    name       text COLLATE "C" PRIMARY KEY,
+    settings   text NOT NULL,
+    secrets    text NOT NULL,
+    revision   bigint NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    removed_at timestamptz,
+    actor      text NOT NULL
+);
+
+-- Tenants of a source, with their secrets. `secrets` is encrypted. A removed tenant keeps its row, without its secrets.
+CREATE TABLE webhook_tenants (
+    source     text COLLATE "C" NOT NULL,
+    tenant     text COLLATE "C" NOT NULL,
+    secrets    text NOT NULL,
+    revision   bigint NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    removed_at timestamptz,
+    actor      text NOT NULL,
+    PRIMARY KEY (source, tenant)
+);
+CREATE INDEX webhook_tenants_revision ON webhook_tenants (revision);
+
+-- A number that every change of these tables increments. Processes query it once a second.
+CREATE TABLE webhook_revisions (
+    name   text COLLATE "C" PRIMARY KEY,
+    number bigint NOT NULL
+);
+INSERT INTO webhook_revisions (name, number) VALUES ('settings', 0);
 
 -- == Views ==
 
@@ -410,15 +476,15 @@ FROM webhook_receipts WHERE status = 'processed' AND started_at IS NOT NULL;
 
 -- Dead letters, for alerts in SQL.
 CREATE VIEW webhook_dlq AS
-SELECT r.id AS receipt, r.source, r.event_id, r.type, r.object_id, r.attempts, r.last_error, r.received_at, r.failed_at,
-       p.body AS payload
+SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.event_id, r.type, r.object_id, r.attempts, r.last_error,
+       r.received_at, r.failed_at, p.body AS payload
 FROM webhook_receipts r
-LEFT JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.status = 'failed';
 
 -- The patterns of the live processes.
 CREATE VIEW webhook_live_handlers AS
-SELECT h.worker, h.source, h.pattern, h.matcher, h.is_projection, w.seen_at
+SELECT h.worker, h.consumer, h.source, h.pattern, h.matcher, h.is_projection, w.seen_at
 FROM webhook_handlers h JOIN webhook_workers w ON w.name = h.worker
 WHERE w.seen_at > now() - interval '60 seconds';
 

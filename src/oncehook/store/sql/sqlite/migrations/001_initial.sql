@@ -3,12 +3,14 @@
 
 -- == Receipts ==
 
--- One row per event. The unique constraint decides which delivery was first.
+-- One row per event and consumer. The unique constraint decides which delivery was first: it is new if the row of the
+-- consumer `main` is. Rows of other consumers are written in the same transaction, and name the row of `main` as `main_id`.
 CREATE TABLE webhook_receipts (
     -- The event.
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     source          TEXT NOT NULL CHECK (length(CAST(source AS BLOB)) BETWEEN 1 AND 255),
     provider        TEXT NOT NULL,
+    tenant          TEXT NOT NULL DEFAULT '' CHECK (length(CAST(tenant AS BLOB)) <= 128),
     event_id        TEXT NOT NULL CHECK (length(CAST(event_id AS BLOB)) BETWEEN 1 AND 255),
     type            TEXT,
     object_id       TEXT,
@@ -19,6 +21,8 @@ CREATE TABLE webhook_receipts (
     fingerprint     BLOB NOT NULL,
     serial_key      TEXT,
     is_inline       INTEGER NOT NULL DEFAULT 0,  -- retried by the provider, never by a worker
+    consumer        TEXT NOT NULL DEFAULT 'main' CHECK (length(CAST(consumer AS BLOB)) BETWEEN 1 AND 255),
+    main_id         INTEGER,  -- the receipt of `main`, which has the payload and the duplicates; NULL on that receipt itself
 
     -- Its state.
     status          TEXT NOT NULL
@@ -45,41 +49,43 @@ CREATE TABLE webhook_receipts (
     version         TEXT,
     last_error      TEXT,
 
-    UNIQUE (source, event_id)
+    UNIQUE (source, event_id, tenant, consumer)
 );
 
 -- Lists of events.
 CREATE INDEX webhook_receipts_received ON webhook_receipts (received_at, id);
 CREATE INDEX webhook_receipts_object ON webhook_receipts (object_id, received_at) WHERE object_id IS NOT NULL;
+CREATE INDEX webhook_receipts_main ON webhook_receipts (main_id) WHERE main_id IS NOT NULL;
 CREATE INDEX webhook_receipts_failed ON webhook_receipts (received_at, id) WHERE status = 'failed';
 
--- Leasing: events that are due, leases that expire.
-CREATE INDEX webhook_receipts_due ON webhook_receipts (coalesce(next_attempt_at, received_at), id)
+-- Leasing: events that are due, by consumer; leases that expire.
+CREATE INDEX webhook_receipts_due ON webhook_receipts (consumer, coalesce(next_attempt_at, received_at), id)
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL;
 CREATE INDEX webhook_receipts_leased ON webhook_receipts (lease_until) WHERE status = 'processing';
 
 -- Serial keys: the unique index lets at most one receipt of a key be processed at a time. With one writer, ids ascend in
 -- the order of arrival.
-CREATE UNIQUE INDEX webhook_receipts_serial_processing ON webhook_receipts (source, serial_key)
+CREATE UNIQUE INDEX webhook_receipts_serial_processing ON webhook_receipts (consumer, source, serial_key)
     WHERE serial_key IS NOT NULL AND status = 'processing';
-CREATE INDEX webhook_receipts_serial_waiting ON webhook_receipts (source, serial_key, id)
+CREATE INDEX webhook_receipts_serial_waiting ON webhook_receipts (consumer, source, serial_key, id)
     WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL;
-CREATE INDEX webhook_receipts_serial_failed ON webhook_receipts (source, serial_key, id)
+CREATE INDEX webhook_receipts_serial_failed ON webhook_receipts (consumer, source, serial_key, id)
     WHERE serial_key IS NOT NULL AND status = 'failed';
 
 -- The oldest waiting event of each source, events without a handler, inline events that wait for their provider.
 CREATE INDEX webhook_receipts_unfinished ON webhook_receipts (source, coalesce(replayed_at, received_at))
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND unhandled_at IS NULL;
-CREATE INDEX webhook_receipts_unhandled ON webhook_receipts (source, type, received_at, id)
+CREATE INDEX webhook_receipts_unhandled ON webhook_receipts (consumer, source, type, received_at, id)
     WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying');
 CREATE INDEX webhook_receipts_inline_waiting ON webhook_receipts (received_at) WHERE is_inline AND status = 'retrying';
 
 -- Values besides the event id that no two receipts of a source share, such as Mailgun's token.
 CREATE TABLE webhook_keys (
     source     TEXT NOT NULL,
+    tenant     TEXT NOT NULL DEFAULT '',
     key        TEXT NOT NULL,
     receipt_id INTEGER NOT NULL,
-    PRIMARY KEY (source, key)
+    PRIMARY KEY (source, tenant, key)
 );
 CREATE INDEX webhook_keys_receipt ON webhook_keys (receipt_id);
 
@@ -89,7 +95,8 @@ CREATE INDEX webhook_keys_receipt ON webhook_keys (receipt_id);
 CREATE TABLE webhook_payloads (
     receipt_id INTEGER PRIMARY KEY,
     body       BLOB NOT NULL,
-    headers    TEXT NOT NULL
+    headers    TEXT NOT NULL,
+    key_id     TEXT  -- the key that encrypted body and headers; NULL if they are plain
 );
 
 -- == Attempts ==
@@ -352,11 +359,13 @@ CREATE INDEX webhook_audit_run ON webhook_audit (detail ->> 'run');
 
 -- Paused sources: their events are accepted, and no worker leases them until the source is resumed.
 CREATE TABLE webhook_pauses (
-    source    TEXT PRIMARY KEY,
+    source    TEXT NOT NULL,
+    consumer  TEXT NOT NULL DEFAULT '',
     paused_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
     ends_at   TEXT,
     actor     TEXT NOT NULL,
-    reason    TEXT
+    reason    TEXT,
+    PRIMARY KEY (source, consumer)
 );
 
 -- The leader of each task that one process does for all. `number` is the fencing counter.
@@ -379,12 +388,68 @@ CREATE TABLE webhook_workers (
 -- while no process has a handler for it.
 CREATE TABLE webhook_handlers (
     worker        TEXT NOT NULL,
+    consumer      TEXT NOT NULL,
     source        TEXT NOT NULL,
     pattern       TEXT NOT NULL,
     matcher       TEXT NOT NULL,
     is_projection INTEGER NOT NULL CHECK (is_projection IN (0, 1)),
-    PRIMARY KEY (worker, source, pattern)
+    PRIMARY KEY (worker, consumer, source, pattern)
 );
+
+-- == Run-time settings ==
+
+-- Consumers other than `main`, with the sources they subscribe to. A subscription stays until a person removes it, so that
+-- events which arrive while no worker runs are received for it too.
+CREATE TABLE webhook_consumers (
+    name          TEXT NOT NULL,
+    source        TEXT NOT NULL,
+    patterns      TEXT NOT NULL,
+    settings      TEXT NOT NULL,
+    revision      INTEGER NOT NULL,
+    registered_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+    seen_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+    PRIMARY KEY (name, source)
+);
+
+-- The token bucket of each consumer with a rate.
+CREATE TABLE webhook_rates (
+    consumer    TEXT PRIMARY KEY,
+    tokens      REAL NOT NULL,
+    refilled_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+);
+
+-- Sources that were made at run time. `secrets` is encrypted. A removed source keeps its row, without its secrets.
+CREATE TABLE webhook_sources (
+    name       TEXT PRIMARY KEY,
+    settings   TEXT NOT NULL,
+    secrets    TEXT NOT NULL,
+    revision   INTEGER NOT NULL,
+    created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+    updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+    removed_at TEXT,
+    actor      TEXT NOT NULL
+);
+
+-- Tenants of a source, with their secrets. `secrets` is encrypted. A removed tenant keeps its row, without its secrets.
+CREATE TABLE webhook_tenants (
+    source     TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    secrets    TEXT NOT NULL,
+    revision   INTEGER NOT NULL,
+    created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+    updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+    removed_at TEXT,
+    actor      TEXT NOT NULL,
+    PRIMARY KEY (source, tenant)
+);
+CREATE INDEX webhook_tenants_revision ON webhook_tenants (revision);
+
+-- A number that every change of these tables increments. Processes query it once a second.
+CREATE TABLE webhook_revisions (
+    name   TEXT PRIMARY KEY,
+    number INTEGER NOT NULL
+);
+INSERT INTO webhook_revisions (name, number) VALUES ('settings', 0);
 
 -- == Views ==
 
@@ -398,13 +463,13 @@ FROM webhook_receipts WHERE status = 'processed' AND started_at IS NOT NULL;
 
 -- Dead letters, for alerts in SQL.
 CREATE VIEW webhook_dlq AS
-SELECT r.id AS receipt, r.source, r.event_id, r.type, r.object_id, r.attempts, r.last_error, r.received_at, r.failed_at,
-       p.body AS payload
-FROM webhook_receipts r LEFT JOIN webhook_payloads p ON p.receipt_id = r.id
+SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.event_id, r.type, r.object_id, r.attempts, r.last_error,
+       r.received_at, r.failed_at, p.body AS payload
+FROM webhook_receipts r LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id)
 WHERE r.status = 'failed';
 
 -- The patterns of the live processes.
 CREATE VIEW webhook_live_handlers AS
-SELECT h.worker, h.source, h.pattern, h.matcher, h.is_projection, w.seen_at
+SELECT h.worker, h.consumer, h.source, h.pattern, h.matcher, h.is_projection, w.seen_at
 FROM webhook_handlers h JOIN webhook_workers w ON w.name = h.worker
 WHERE w.seen_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-60 seconds');
