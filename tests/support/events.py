@@ -16,9 +16,9 @@ STRIPE_SECRET = "whsec_test"
 
 
 EVENT_KEYS = (
-    "receipt", "source", "tenant", "consumer", "provider", "event_id", "type", "object_id", "occurred_at", "received_at", "status",
-    "attempts", "next_attempt_at", "processed_at", "failed_at", "last_error", "duplicates", "correlation_id",
-    "delivery_id", "replays",
+    "receipt", "source", "tenant", "consumer", "provider", "event_id", "type", "object_id", "occurred_at",
+    "received_at", "status", "attempts", "next_attempt_at", "processed_at", "failed_at", "last_error",
+    "duplicates", "correlation_id", "delivery_id", "replays",
 )  # fmt: skip
 """The keys of an event as JSON."""
 

@@ -42,7 +42,7 @@ async def test_a_receipt_is_left_to_the_process_that_has_its_handler(inbox: Inbo
     await inbox._runtime.store.leases.take(1, 30, "gone")
     rows(EXPIRED)
     runtime = inbox._runtime
-    assert await rescue(runtime.store, runtime.handlers, runtime.sources, lambda source, type_: True) == 0
+    assert await rescue(runtime.store, runtime.handlers, runtime.sources, lambda source, type_, consumer: True) == 0
     assert rows("SELECT status FROM webhook_receipts") == [("processing",)]
     assert await rescue(runtime.store, runtime.handlers, runtime.sources) == 1
 

@@ -70,7 +70,7 @@ class Roster:
         self.is_known = False  # whether the handlers of other processes have been read
         self._elsewhere: dict[str, tuple[Elsewhere, ...]] = {}  # by consumer
         self._handled: dict[str, Handled] = {}  # by consumer
-        self._registered: dict[str, Handled] = {}
+        self._registered = {MAIN: Handled()}
         self._next_seen = self._next_resume = float("-inf")
         self._after: dict[tuple[str, bool], WindowPosition | None] = {}  # by consumer and `serial`
         self._size = WINDOW

@@ -29,7 +29,10 @@ async def test_hot_queries_use_an_index(store: Store) -> None:
 
     find = store.sql["find_receipts"]
     before = store.sql["claimed_before"].replace("?", "'x'")
-    assert "USING INDEX sqlite_autoindex_webhook_receipts_1 (source=? AND event_id=?)" in plan(before)
+    assert (
+        "USING INDEX sqlite_autoindex_webhook_receipts_1 (source=? AND event_id=? AND tenant=? AND consumer=?)"
+        in plan(before)
+    )
     assert "webhook_receipts_object" in plan(queries.with_parameters(find, {"object", "limit"}))
     assert "webhook_receipts_received" in plan(queries.with_parameters(find, {"limit"}))
     assert "webhook_receipts_received (received_at<?)" in plan(
@@ -37,9 +40,9 @@ async def test_hot_queries_use_an_index(store: Store) -> None:
     )
     assert "PRIMARY KEY" in plan(queries.with_parameters(find, {"receipt", "limit"}))
     for name in ("lease", "due_window"):
-        assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
+        assert "webhook_receipts_due (consumer=? AND <expr>>? AND <expr><?)" in plan(store.sql[name])
     for name in ("waiting_types", "hold_unhandled"):
-        assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
+        assert "webhook_receipts_due (consumer=? AND <expr>>? AND <expr><?)" in plan(store.sql[name])
     for name in ("waiting_serial_types", "hold_unhandled_serial"):
         assert "webhook_receipts_serial_waiting" in plan(store.sql[name])
     for name in ("unhandled_types", "release_unhandled", "ignore_unhandled", "unhandled"):

@@ -27,6 +27,8 @@ class Event(Struct):
 
     receipt: int
     source: str
+    tenant: str
+    consumer: str
     provider: str
     event_id: str
     type: str | None
