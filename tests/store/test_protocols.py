@@ -13,6 +13,7 @@ PARTS = {
     "leases": protocols.LeaseStore,
     "effects": protocols.EffectStore,
     "pauses": protocols.PauseStore,
+    "rates": protocols.RateStore,
     "roster": protocols.RosterStore,
     "email": protocols.EmailStore,
     "schema": protocols.SchemaStore,

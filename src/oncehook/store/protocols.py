@@ -28,7 +28,7 @@ from oncehook.model.rows import (
     Pause,
     Unhandled,
 )
-from oncehook.store.rows import EffectTarget, EventType, Window, WindowPosition
+from oncehook.store.rows import EffectTarget, EventType, Tokens, Window, WindowPosition
 from oncehook.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -204,6 +204,19 @@ class PauseStore(Protocol):
 
     async def active(self) -> list[Pause]:
         """Return the pauses that are in force."""
+
+
+class RateStore(Protocol):
+    """Token buckets of consumers with a rate, shared by all processes."""
+
+    async def take(self, consumer: str, wanted: int, rate: float, burst: float) -> Tokens:
+        """Take up to `wanted` tokens. The bucket gets `rate` tokens a second and holds at most `burst`, at least 1.
+
+        A new bucket is full. If the reply is lost, the tokens are lost too, and the bucket fills up again.
+        """
+
+    async def refund(self, consumer: str, tokens: int, burst: float) -> None:
+        """Return tokens that were not used. The bucket never holds more than `burst`."""
 
 
 class RosterStore(Protocol):

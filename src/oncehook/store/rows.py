@@ -34,6 +34,14 @@ class EffectTarget:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens that a consumer got, and the seconds until its bucket has the next one."""
+
+    granted: int
+    wait: float
+
+
 Cutoffs = Mapping[str, datetime]
 """By source, the time before which rows may be deleted. Other sources are not pruned."""
 

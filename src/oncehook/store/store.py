@@ -24,10 +24,12 @@ from oncehook.store.protocols import (
     EmailStore,
     LeaseStore,
     PauseStore,
+    RateStore,
     RosterStore,
     SchemaStore,
     WakeupStore,
 )
+from oncehook.store.rates import SqlRateStore
 from oncehook.store.receipts import SqlReceiptStore
 from oncehook.store.rejections import SqlRejectionStore
 from oncehook.store.roster import SqlRosterStore
@@ -52,6 +54,7 @@ class Store:
         self.operations: OperationStore = SqlOperationStore(executor)
         self.stats: StatStore = SqlStatStore(executor)
         self.pauses: PauseStore = pauses
+        self.rates: RateStore = SqlRateStore(executor)
         self.roster: RosterStore = SqlRosterStore(executor)
         self.rejections: RejectionStore = SqlRejectionStore(executor)
         self.alerts: AlertStore = SqlAlertStore(executor)
