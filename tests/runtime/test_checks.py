@@ -72,3 +72,20 @@ async def test_sources_without_verification_or_secret_are_logged(
     logged = [(line["event"], line.get("source")) for line in lines()]
     assert ("unverified_source", "open") in logged and ("secret_missing", "notion") in logged
     assert not any(source == "stripe" for _, source in logged)
+
+
+@only_sqlite
+async def test_encrypted_source_without_a_key_does_not_start_and_says_what_to_do(
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"], encrypt=True)
+    with pytest.raises(ConfigurationError, match=r"sources\.stripe\.encrypt needs a key: `oncehook keys generate`"):
+        await inbox.start()
+    assert not inbox._runtime.is_running
+
+
+@only_sqlite
+async def test_encrypted_source_with_an_email_projection_is_rejected(make_inbox: Callable[..., Inbox]) -> None:
+    with pytest.raises(ConfigurationError, match=r"sources\.postmark: email and encrypt contradict each other"):
+        make_inbox().source("postmark", secrets=["user:password"], encrypt=True, email=True)

@@ -31,6 +31,7 @@ COMMANDS = {
     "send": "Sign and send realistic events of a provider.",
     "providers": "List the providers, or describe one.",
     "doctor": "Check the configuration and the database, or explain rejections.",
+    "keys": "Make and replace the keys that encrypt the database.",
     "secrets": "Show which secrets are in use and which can be removed.",
 }
 

@@ -27,6 +27,7 @@ from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
+from oncehook.operations.payloads import read_payload
 from oncehook.operations.selection import EventAmbiguous, EventNotFound, find_event, find_receipts
 from oncehook.store.store import Store
 
@@ -64,7 +65,7 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
                     err=True,
                 )
             return 1
-        payload = await store.receipts.payload(receipt.receipt)
+        payload, unreadable = await read_payload(store, receipt.receipt)
         duplicates = await store.receipts.duplicates(receipt.receipt)
         attempts = await store.receipts.attempts(receipt.receipt)
         replays = await store.operations.replays(receipt.receipt) if receipt.replays else []
@@ -72,20 +73,21 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         noops = await store.effects.noops(receipt.receipt)
         entities = await entities_of(store, receipt)
     if raw:
-        return _print_raw(payload)
+        return _print_raw(payload, unreadable)
     if as_json:
         view = None if payload is None else _json_view(payload)
         headers = None if payload is None else payload.headers
         history = {"deliveries": duplicates, "attempts_history": attempts, "replays_history": replays}
         requested = {"effects": effects, "noops": noops, "entities": entities}
-        print_json({**receipt.as_json(), "payload": view, "headers": headers, **history, **requested})
+        shown = {"payload": view, "headers": headers, "unreadable": unreadable}
+        print_json({**receipt.as_json(), **shown, **history, **requested})
     else:
         _print_facts(receipt)
         _print_timeline(
             receipt, duplicates=duplicates, attempts=attempts, replays=replays, noops=noops, effects=effects
         )
         _print_entities(receipt, entities)
-        _print_payload(payload)
+        _print_payload(payload, unreadable)
     return 0
 
 
@@ -112,9 +114,9 @@ async def resolve_all(store: Store, names: Sequence[str]) -> tuple[int, ...]:
         return ()
 
 
-def _print_raw(payload: StoredPayload | None) -> int:
+def _print_raw(payload: StoredPayload | None, unreadable: str | None) -> int:
     if payload is None:
-        click.echo("oncehook: the payload of this event was pruned", err=True)
+        click.echo(f"oncehook: {unreadable or 'the payload of this event was pruned'}", err=True)
         return 1
     sys.stdout.buffer.write(payload.body)
     sys.stdout.buffer.flush()
@@ -221,13 +223,13 @@ def _describe_effect(row: dict[str, Any]) -> tuple[str, str]:
     return summary + error, EFFECT_COLORS[row["status"]]
 
 
-def _print_payload(payload: StoredPayload | None) -> None:
+def _print_payload(payload: StoredPayload | None, unreadable: str | None) -> None:
     from rich.syntax import Syntax
     from rich.text import Text
 
     out = console()
     if payload is None:
-        out.print("\nThe payload was pruned.")
+        out.print(Text(f"\n{unreadable or 'The payload was pruned.'}"))
         return
     out.print()
     for name, value in payload.headers.items():

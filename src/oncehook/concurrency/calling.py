@@ -294,6 +294,11 @@ def error_summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"[:2000]
 
 
+def error_class(summary: str) -> str:
+    """The class of an error from its summary, for log lines that must not show the text."""
+    return summary.partition(":")[0]
+
+
 def user_traceback(error: BaseException) -> str:
     """The traceback of a user's error, without Oncehook's frames and without values."""
     frames = traceback.extract_tb(error.__traceback__)

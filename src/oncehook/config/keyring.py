@@ -28,6 +28,8 @@ NONCE_BYTES = 12
 PREFIX = "oncehook:aesgcm:"
 KEY_ID = re.compile(r"(?!(?:env|file)\Z)[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 WHERE = "keys (ONCEHOOK_KEYS)"
+KEY_MISSING_SECONDS = 30.0
+"""Seconds after which an event or effect is due again if this process lacks its key. It uses no attempt."""
 
 
 class KeyRingError(OncehookError):

@@ -84,6 +84,7 @@ class SourceOptions(TypedDict, total=False):
     tolerance: Duration
     dedupe_window: Duration
     payload_retention: Duration
+    encrypt: bool
     correlation: str
     id: str | Sequence[str]
     forward: str

@@ -277,6 +277,12 @@ class SourceSettings:
     payload_retention: float | None = setting(
         None, duration, "How long its bodies and headers are kept. Absent: the inbox's `payload_retention`."
     )
+    encrypt: bool = setting(
+        False,
+        boolean,
+        "Encrypt its bodies, headers, effect arguments and error texts in the database with the key ring (`keys`). See "
+        "[encryption](encryption.md).",
+    )
     correlation: str | None = setting(None, text, "The path of the correlation id in the body.")
     id: tuple[str, ...] | None = setting(
         None,

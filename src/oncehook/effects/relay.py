@@ -12,11 +12,14 @@ import os
 import socket
 from functools import partial
 
-from oncehook.concurrency.calling import Threads, after_failure, call
+from msgspec.structs import replace
+
+from oncehook.concurrency.calling import Threads, after_failure, call, error_class
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.concurrency.quarantine import Quarantine
 from oncehook.concurrency.stopping import finish_or_cancel, is_stopping
 from oncehook.concurrency.wakeup_queue import WakeupQueue
+from oncehook.config.keyring import KEY_MISSING_SECONDS, KeyMissing
 from oncehook.effects.effect import Effect, EffectRegistry
 from oncehook.effects.settle import EffectSettler
 from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
@@ -170,7 +173,7 @@ class Relay:
         assert registered is not None, "a relay leases only effects that are registered in its process"
         try:
             if leased.args is None:
-                raise Fail("the effect's arguments were erased")
+                raise _missing_args(leased)
             args = json.loads(leased.args)
             effect = Effect.of(leased)
             run = partial(call, leased.target, registered.function, self._threads, registered.timeout, effect, **args)
@@ -180,7 +183,11 @@ class Relay:
                 _release(settled, leased, error.after if isinstance(error, Postpone) else None)
             else:
                 _fail(settled, registered.retry, leased.attempt, error)
-        landed = await asyncio.shield(self.settler.settle(settled))
+        stored = settled
+        if leased.is_encrypted and settled.error is not None and leased.key_error is None:
+            stored = replace(settled, error=self.store.encryption.seal_error(settled.error, leased.source))
+            settled.error = error_class(settled.error)
+        landed = await asyncio.shield(self.settler.settle(stored))
         self._wakeups.schedule(settled.after)
         if landed is not None and not settled.uncharged:
             signals.record_effect_attempt(leased, settled, landed)
@@ -234,6 +241,16 @@ class Relay:
             signals.emit(
                 "effect_unregistered", kind=kind, target=signals.redacted_target(kind, target), effects=effects
             )
+
+
+def _missing_args(leased: LeasedEffect) -> Exception:
+    """The error of an effect without arguments. If only this process lacks their key, another may run the effect."""
+    if isinstance(leased.key_error, KeyMissing):
+        signals.emit("key_missing", source=leased.source, receipt=leased.receipt, key=leased.key_error.key_id)
+        return Postpone(str(leased.key_error), after=KEY_MISSING_SECONDS)
+    if leased.key_error is not None:
+        return Fail(f"the effect's arguments cannot be decrypted: {leased.key_error}")
+    return Fail("the effect's arguments were erased")
 
 
 def _release(settled: SettledEffect, leased: LeasedEffect, after: float | None) -> None:

@@ -265,7 +265,7 @@ class Outbox:
             requests = list(self._pending)
             if not requests:
                 return
-            parameters = json.dumps([request.row() for request in requests])
+            parameters = json.dumps([self._row(request) for request in requests])
             new_keys = {
                 (scope, key) for scope, key in await self.run_query(lambda sql: sql["record_effects"], parameters)
             }
@@ -277,6 +277,10 @@ class Outbox:
                 await self._handle_repeated(repeated)
             del self._pending[: len(requests)]
             self.requests += requests
+
+    def _row(self, request: EffectRequest) -> dict[str, Any]:
+        args = self._store.args_to_store(request.leased, request.scope, request.key, request.args)
+        return {**request.row(), "args": args}
 
     async def _handle_repeated(self, repeated: list[EffectRequest]) -> None:
         """Record a noop for each request whose key was already recorded. Raises AlreadyHandled for `once_per`."""

@@ -25,6 +25,7 @@ class Claim(EventFacts, kw_only=True, frozen=True):
     headers: str  # a JSON object without credentials
     inline_seconds: float | None = None  # the lease of an inline claim, which is leased at once
     serial_key: str | None = None  # events of a source with the same serial key are handled one at a time, in order
+    key_id: str | None = None  # the key that encrypted body and headers; None: they are plain
     keys: tuple[str, ...] = ()  # unique keys besides the id: no two receipts of a source share one
     copies: tuple[ConsumerClaim, ...] = ()  # the receipts of consumers other than `main`
 

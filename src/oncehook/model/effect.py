@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from oncehook.model.errors import OncehookError
 from oncehook.model.rows import QueryRow
 
 
@@ -33,6 +34,8 @@ class LeasedEffect(msgspec.Struct, kw_only=True):
     source: str
     receipt: int
     replays: int
+    is_encrypted: bool = False  # its arguments are encrypted at rest, so its error texts must be too
+    key_error: OncehookError | None = None  # why the arguments could not be decrypted; they are None
 
 
 class SettledEffect(msgspec.Struct):

@@ -4,6 +4,7 @@ from datetime import datetime
 
 import msgspec
 
+from oncehook.model.errors import OncehookError
 from oncehook.model.event import ConsumerFacts
 from oncehook.model.states import State
 
@@ -20,6 +21,8 @@ class Leased(ConsumerFacts, kw_only=True, frozen=True):
     body: bytes | None
     headers: str | None
     serial_key: str | None = None
+    is_encrypted: bool = False  # its payload is encrypted at rest, so its error texts and effects must be too
+    key_error: OncehookError | None = None  # why the payload could not be decrypted; body and headers are None
 
     @property
     def lease_key(self) -> "LeaseKey":

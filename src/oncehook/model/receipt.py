@@ -71,6 +71,7 @@ class StoredPayload:
 
     body: bytes
     headers: dict[str, str]
+    is_encrypted: bool = False  # at rest; this is the decrypted payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -258,11 +258,14 @@ class OldReceipt(QueryRow, frozen=True):
 
 
 class StoredBody(QueryRow, frozen=True):
-    """The payload of a receipt."""
+    """The payload of a receipt as it is stored, and the event's identity."""
 
     receipt_id: int
     body: bytes
     headers: str
+    source: str
+    tenant: str
+    event_id: str
 
 
 class StoredRejection(QueryRow, frozen=True):

@@ -55,6 +55,11 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "error",
         "The result of an attempt could not be written. The receipt becomes due again when its lease expires.",
     ),
+    "key_missing": (
+        "error",
+        "This process lacks the key of an encrypted event or effect. It waits, without using attempts, for a process "
+        "that has the key.",
+    ),
     "release_failed": ("warning", "Receipts could not be released. They become due when their leases expire."),
     "heartbeat_failed": ("warning", "A worker could not extend its leases. It tries again at the next heartbeat."),
     "event_loop_blocked": (

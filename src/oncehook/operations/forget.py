@@ -18,11 +18,15 @@ BATCH = 500
 
 
 async def find_mentions(store: Store, address: str) -> AsyncIterator[tuple[int, bool]]:
-    """Yield every receipt that has a payload, and whether the payload or its headers mention the address."""
+    """Yield every receipt that has a payload, and whether the payload or its headers mention the address.
+
+    Raises KeyRingError if a payload cannot be decrypted: the search would not be complete.
+    """
     after = 0
     while page := await store.retention.payloads(after, PAGE):
         for row in page:
-            yield row.receipt_id, mentions(row.body, address) or mentions(row.headers.encode(), address)
+            body, headers = store.encryption.decrypt(row, row.body, row.headers)
+            yield row.receipt_id, mentions(body, address) or mentions(headers.encode(), address)
         after = page[-1].receipt_id
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from oncehook.concurrency.calling import Threads, error_summary
+from oncehook.config.keyring import KeyRingError
 from oncehook.effects.effect import EffectRegistry
 from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.event import BaseEvent
@@ -85,7 +86,11 @@ async def rehearse(
     """
     handler = None if receipt.type is None else handlers.find(receipt.source, receipt.type, receipt.consumer)
     rehearsal = Rehearsal(receipt.receipt, handler.name if handler else None)
-    payload = await store.receipts.payload(receipt.receipt)
+    try:
+        payload = await store.receipts.payload(receipt.receipt)
+    except KeyRingError as error:
+        rehearsal.error = str(error)
+        return rehearsal
     if payload is None:
         rehearsal.error = "the payload was pruned, so the handler cannot run"
     elif handler is not None and handler.forwards_to is None:  # a forward only makes its call, which a rehearsal skips
@@ -146,6 +151,7 @@ def _as_leased(receipt: Receipt, payload: StoredPayload) -> Leased:
         replays=receipt.replays + 1,
         body=payload.body,
         headers=msgspec.json.encode(payload.headers).decode(),
+        is_encrypted=payload.is_encrypted,  # what is rolled back may still reach the disk
     )
 
 

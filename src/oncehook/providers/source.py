@@ -14,6 +14,7 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import retry_of
 from oncehook.config.secret import is_reference, resolve, secret_fingerprint
 from oncehook.config.settings import SourceSettings
+from oncehook.model.claim import Claim
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Unavailable
 from oncehook.model.values import size
@@ -25,6 +26,9 @@ from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.handshake import HandshakeHost, is_handshake, kind_of
 from oncehook.providers.template import Body
 from oncehook.providers.verify import Verifier
+
+Encrypt = Callable[[Sequence[Claim]], list[Claim]]
+"""Returns claims as they are stored: with encrypted payloads."""
 
 HORIZON = 30 * 86400.0  # seconds during which a provider may retry, if its definition does not say
 CERTIFICATE = "certificate"
@@ -104,6 +108,7 @@ class Source:
         self.split, self.inline = self.reader.split, self.reader.is_inline
         self.retry = retry_of(settings, where)
         self.inline_attempts = settings.max_attempts or INLINE_ATTEMPTS
+        self.encrypt: Encrypt | None = None  # set by the inbox if the source has `encrypt = true`
         if not any(is_reference(secret) for secret in (*settings.secrets, settings.verify_token or "")):
             self.load_secrets()  # literal secrets are checked when the source is defined
 

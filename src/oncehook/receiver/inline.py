@@ -89,7 +89,7 @@ class InlineReceiver:
             if finished is None:  # nothing is recorded; the next delivery may reach a process with a handler
                 return unavailable_response(UNHANDLED_SECONDS)
             accepted.append(finished)
-        claimed = await self.claimer.claim(accepted)
+        claimed = await self.claimer.claim(accepted if source.encrypt is None else source.encrypt(accepted))
         outcomes = [await self._process(source, claim, result) for claim, result in zip(accepted, claimed, strict=True)]
         if "busy" in outcomes:
             return unavailable_response(5, BUSY)
@@ -125,7 +125,7 @@ class InlineReceiver:
         if claimed.fresh:
             if claim.status is not State.PROCESSING:
                 return claim.status.value
-            leased: Leased | None = _first_lease(claim, claimed)
+            leased: Leased | None = _first_lease(claim, claimed, source)
         elif claimed.status not in (State.PROCESSING, State.RETRYING):
             return "duplicate"  # finished, or replayed and left to a worker
         else:
@@ -140,7 +140,7 @@ class InlineReceiver:
         return Retry(attempts=source.inline_attempts if source.settings.on_failure == "retry" else 1)
 
 
-def _first_lease(claim: Claim, claimed: Claimed) -> Leased:
+def _first_lease(claim: Claim, claimed: Claimed, source: Source) -> Leased:
     return Leased(
         **facts_of(claim) | {"type": claim.type or ""},
         receipt=claimed.receipt,
@@ -150,4 +150,5 @@ def _first_lease(claim: Claim, claimed: Claimed) -> Leased:
         replays=0,
         body=claim.body,
         headers=claim.headers,
+        is_encrypted=source.encrypt is not None,
     )

@@ -35,15 +35,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def make_sample(source: Source, delivery: Delivery, error: Rejected) -> Rejection:
-    """A truncated copy of a rejected request, without credentials."""
+    """A truncated copy of a rejected request, without credentials. Of an encrypted source, only its size and reason."""
+    is_encrypted = source.settings.encrypt
     return Rejection(
         source=source.name,
         reason=error.reason,
         detail=error.detail,
         method=delivery.method,
-        query=_query(source, delivery),
-        headers=_encode(dict(_headers(source, delivery))).decode(),
-        body=delivery.body[:MAX_BODY_BYTES],
+        query="" if is_encrypted else _query(source, delivery),
+        headers="{}" if is_encrypted else _encode(dict(_headers(source, delivery))).decode(),
+        body=b"" if is_encrypted else delivery.body[:MAX_BODY_BYTES],
         size=len(delivery.body),
     )
 

@@ -106,7 +106,8 @@ class Receiver:
         batch = source.split is not None and source.reader.is_batch(claims, delivery)
         if source.inline:
             return await self._receive_inline(source, claims, batch)
-        return accepted_response(claims, await self._claim(claims), source.provider.answer, batch=batch)
+        outcomes = await self._claim(claims if source.encrypt is None else source.encrypt(claims))
+        return accepted_response(claims, outcomes, source.provider.answer, batch=batch)
 
     def cached_tenant(self, name: str) -> Source | None:
         """The source of a tenant, if it needs no lookup now. `name` is the path below the mount."""

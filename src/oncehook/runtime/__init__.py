@@ -174,6 +174,13 @@ class Runtime:
             certificates=self.certificates,
             proxies=self.proxies,
         )
+        if settings.encrypt:
+            if settings.email:
+                raise ConfigurationError(
+                    f"sources.{name}: email and encrypt contradict each other, because the email projection stores "
+                    f"addresses in plain text: remove one of them"
+                )
+            source.encrypt = self.store.encryption.encrypt_claims
         if secrets_for is not None:
             self.tenants[name] = make_cache(source, secrets_for, self.clock)
         self.sources[name] = source

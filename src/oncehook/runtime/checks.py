@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 
 def check_configuration(runtime: "Runtime") -> None:
-    """Raise ConfigurationError for retention, alerts or handlers that contradict each other."""
+    """Raise ConfigurationError for retention, alerts or handlers that contradict each other, and for a missing key."""
     effect_horizon(runtime.settings, runtime.horizons.values())
+    encrypted = [name for name, source in runtime.sources.items() if source.encrypt is not None]
+    if encrypted and not runtime.store.keys:
+        raise ConfigurationError(
+            f"sources.{encrypted[0]}.encrypt needs a key: `oncehook keys generate` prints one, and says how to set it"
+        )
     if runtime.configuration.alerts:
         runtime.alerts.check()
     runtime.handlers.check({name: source.settings.types for name, source in runtime.sources.items()})

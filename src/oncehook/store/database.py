@@ -8,6 +8,7 @@ from typing import Protocol
 
 from oncehook.config.settings import Settings
 from oncehook.store.dialect import Dialect
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
 from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import SqlPauseStore
@@ -61,8 +62,8 @@ class Database(Protocol):
     def handler_lock(self) -> asyncio.Lock | None:
         """The lock that a transaction of the user's own session must hold. None if they can run concurrently."""
 
-    def leases(self, pauses: SqlPauseStore) -> LeaseStore:
-        """Make the lease store. It skips the sources in `pauses`."""
+    def leases(self, pauses: SqlPauseStore, encryption: Encryption) -> LeaseStore:
+        """Make the lease store. It skips the sources in `pauses`, and decrypts payloads with `encryption`."""
 
     async def open(self) -> None:
         """Connect, check that commits are durable, and migrate the schema if `migrate` is "auto"."""

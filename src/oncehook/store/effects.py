@@ -4,18 +4,26 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from oncehook.model import effect as model
 from oncehook.model.effect import EffectFilter, LeasedEffect, SettledEffect
+from oncehook.model.lease import Leased
 from oncehook.store.decode import decode
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor, Run
 from oncehook.store.rows import EffectTarget
+
+LEASED_COLUMNS = tuple(field.name for field in msgspec.structs.fields(LeasedEffect) if field.required)
+"""The columns of `lease_effects`, in their order."""
 
 
 class SqlEffectStore:
     """Implements `EffectStore` on every database."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, encryption: Encryption) -> None:
         self._executor = executor
+        self._encryption = encryption
         self._dialect = executor.dialect
 
     async def lease(
@@ -23,8 +31,9 @@ class SqlEffectStore:
     ) -> list[LeasedEffect]:
         parameters = {"limit": limit, "worker": worker, "targets": self._dialect.json(targets), "rescued": rescued}
         rows = await self._executor.write("lease_effects", parameters)
-        names = LeasedEffect.__struct_fields__  # the columns have the same order
-        leased = [LeasedEffect(**dict(zip(names, row, strict=True))) for row in rows]
+        leased = [
+            self._encryption.open_effect(LeasedEffect(**dict(zip(LEASED_COLUMNS, row, strict=True)))) for row in rows
+        ]
         return sorted(leased, key=lambda effect: effect.id)
 
     async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
@@ -50,7 +59,11 @@ class SqlEffectStore:
         parameters = {name: getattr(filter, name) for name in EffectFilter.__slots__}
         parameters["ids"] = None if filter.ids is None else self._dialect.array(filter.ids)
         parameters |= {"before": before, "down_to": down_to, "limit": limit}
-        return decode(await self._executor.scan("find_effects", _without_none(parameters)), model.StoredEffect)
+        rows = decode(await self._executor.scan("find_effects", _without_none(parameters)), model.StoredEffect)
+        return [self._encryption.open_stored_effect(row) for row in rows]
+
+    def args_to_store(self, leased: Leased, scope: str, key: str, args: str) -> str:
+        return self._encryption.seal_args(scope, key, args) if leased.is_encrypted else args
 
     async def noops(self, receipt: int) -> list[model.StoredNoop]:
         return decode(await self._executor.read("receipt_noops", {"receipt": receipt}), model.StoredNoop)

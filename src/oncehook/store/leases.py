@@ -10,12 +10,14 @@ from sys import intern
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from oncehook.concurrency.clock import Clock
 from oncehook.model.lease import Leased, LeaseKey, Settled
 from oncehook.model.patterns import Handled
 from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
 from oncehook.store.decode import decode
+from oncehook.store.encryption import Encryption, without_sealed
 from oncehook.store.executor import Executor, Run, Work
 from oncehook.store.pauses import SqlPauseStore, handled_parameters
 from oncehook.store.serial import KeyRotation, keys_json
@@ -27,8 +29,9 @@ _encode = msgspec.json.Encoder().encode
 class SqlLeaseStore(ABC):
     """Implements the part of `LeaseStore` that both databases share."""
 
-    def __init__(self, executor: Executor, pauses: SqlPauseStore, clock: Clock) -> None:
+    def __init__(self, executor: Executor, pauses: SqlPauseStore, encryption: Encryption, clock: Clock) -> None:
         self._executor = executor
+        self._encryption = encryption
         self._consumer = pauses.consumer
         self._dialect = executor.dialect
         self._pauses = pauses
@@ -66,7 +69,7 @@ class SqlLeaseStore(ABC):
             "skip_failed": self._dialect.texts(sorted(skip_failed)),
             **self._handled(handled),
         }
-        return await self._run_statements(partial(self._take, limit, parameters))
+        return self._encryption.open_leases(await self._run_statements(partial(self._take, limit, parameters)))
 
     async def _take(self, limit: int, parameters: dict[str, Any], run: Run) -> list[Leased]:
         share = self._rotation.share(limit)
@@ -95,11 +98,12 @@ class SqlLeaseStore(ABC):
 
     async def take_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         parameters = {"receipt": receipt, "seconds": seconds, "worker": worker}
-        leased = self._to_leased(await self._executor.write("lease_one", parameters))
+        leased = self._encryption.open_leases(self._to_leased(await self._executor.write("lease_one", parameters)))
         return leased[0] if leased else None
 
     async def abandon_inline(self, reason: str) -> list[AbandonedReceipt]:
-        return decode(await self._executor.write("abandon_inline", {"reason": reason}), AbandonedReceipt)
+        rows = decode(await self._executor.write("abandon_inline", {"reason": reason}), AbandonedReceipt)
+        return [replace(row, last_error=without_sealed(row.last_error)) for row in rows]
 
     async def release(self, keys: Sequence[LeaseKey], after: float | None = None) -> int:
         return len(await self._executor.write("release", {"held": lease_keys_json(keys), "after": after}))

@@ -8,6 +8,7 @@ from typing import Any
 from oncehook.model.receipt import Receipt
 from oncehook.model.rows import AuditedRun, AuditEntry, ReplayEntry, SelectedCount, Time
 from oncehook.store.decode import decode
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor, Run
 from oncehook.store.receipts import filter_parameters
 from oncehook.store.rows import Selection
@@ -18,8 +19,9 @@ NO_LIMIT = 2**62
 class SqlOperationStore:
     """Implements `OperationStore` on every database."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, encryption: Encryption) -> None:
         self._executor = executor
+        self._encryption = encryption
         self._dialect = executor.dialect
 
     async def now(self) -> datetime:
@@ -28,7 +30,8 @@ class SqlOperationStore:
     async def select(self, selection: Selection, *, after: int, limit: int) -> list[tuple[Receipt, bool]]:
         parameters = self._parameters(selection) | {"after": after, "limit": limit}
         rows = await self._executor.scan("replay_page", parameters)
-        return [(receipt, bool(row["has_payload"])) for receipt, row in zip(decode(rows, Receipt), rows, strict=True)]
+        receipts = self._encryption.open_receipts(decode(rows, Receipt))
+        return [(receipt, bool(row["has_payload"])) for receipt, row in zip(receipts, rows, strict=True)]
 
     async def count(self, selection: Selection) -> list[SelectedCount]:
         parameters = self._parameters(selection) | {"after": selection.after, "limit": NO_LIMIT}

@@ -46,6 +46,9 @@ class EffectStore(Protocol):
         only effects whose last relay died are leased; without it, only the others.
         """
 
+    def args_to_store(self, leased: Leased, scope: str, key: str, args: str) -> str:
+        """Return the arguments of an effect as they are stored: sealed if the event's payload is encrypted."""
+
     async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
         """End attempts at effects. Changes the effects whose lease is still held, and returns their ids."""
 

@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 
+from oncehook.config.keyring import PREFIX, is_sealed
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import StoredAttempt, StoredDuplicate, WindowEnd
 from oncehook.model.states import UNHANDLED
 from oncehook.providers.expressions import parse_time
 from oncehook.store.decode import decode
 from oncehook.store.dialect import Dialect
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
 from oncehook.store.rows import ReceiptPosition
 
@@ -17,8 +19,9 @@ from oncehook.store.rows import ReceiptPosition
 class SqlReceiptStore:
     """Implements `ReceiptStore` on every database."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, encryption: Encryption) -> None:
         self._executor = executor
+        self._encryption = encryption
         self._dialect = executor.dialect
 
     async def find(
@@ -41,7 +44,7 @@ class SqlReceiptStore:
         return receipts[0] if receipts else None
 
     async def _find(self, parameters: dict[str, Any]) -> list[Receipt]:
-        return decode(await self._executor.read("find_receipts", parameters), Receipt)
+        return self._encryption.open_receipts(decode(await self._executor.read("find_receipts", parameters), Receipt))
 
     async def window_end(self, filter: Filter, *, before: ReceiptPosition | None, size: int) -> ReceiptPosition | None:
         parameters = filter_parameters(self._dialect, Filter(since=filter.since, until=filter.until))
@@ -51,13 +54,26 @@ class SqlReceiptStore:
 
     async def payload(self, receipt: int) -> StoredPayload | None:
         rows = await self._executor.read("payload", {"receipt": receipt})
-        return StoredPayload(rows[0]["body"], msgspec.json.decode(rows[0]["headers"])) if rows else None
+        if not rows:
+            return None
+        body, headers = rows[0]["body"], rows[0]["headers"]
+        is_encrypted = is_sealed(headers)
+        if is_encrypted:
+            event = await self.get(receipt)
+            if event is None:  # pruned since
+                return None
+            body, headers = self._encryption.decrypt(event, body, headers)
+        return StoredPayload(body, msgspec.json.decode(headers), is_encrypted)
 
     async def duplicates(self, receipt: int) -> list[StoredDuplicate]:
         return decode(await self._executor.read("duplicates", {"receipt": receipt}), StoredDuplicate)
 
     async def attempts(self, receipt: int) -> list[StoredAttempt]:
-        return decode(await self._executor.read("attempts", {"receipt": receipt}), StoredAttempt)
+        rows = decode(await self._executor.read("attempts", {"receipt": receipt}), StoredAttempt)
+        if any(row.error is not None and PREFIX in row.error for row in rows):
+            event = await self.get(receipt)
+            return self._encryption.open_attempts(rows, event.source) if event is not None else []
+        return rows
 
     async def sources(self) -> list[str]:
         return [row["source"] for row in await self._executor.read("known_sources")]

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
+from oncehook.config.keyring import PREFIX
 from oncehook.model.rows import OldReceipt, Prunable, StoredBody
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.decode import decode
@@ -49,7 +50,7 @@ class SqlRetentionStore(ABC):
 
     def _erasing(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> Work[list[Any]]:
         """Return the work of an erasing transaction. The work returns a row for each erased payload."""
-        parameters = {"receipts": self._executor.dialect.array(receipts), "text": text}
+        parameters = {"receipts": self._executor.dialect.array(receipts), "text": text, "sealed": PREFIX}
 
         async def work(run: Run) -> list[Any]:
             erased = await run("erase_payloads", parameters)

@@ -2,16 +2,20 @@
 
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from oncehook.model.rows import DeadLetters, DuplicateCount, LastReceived, Rate, ReceiptCount, SourceCount, SourceTotals
 from oncehook.store.decode import decode
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
 
 
 class SqlStatStore:
     """Implements `StatStore` on every database."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, encryption: Encryption) -> None:
         self._executor = executor
+        self._encryption = encryption
 
     async def counts(self) -> list[ReceiptCount]:
         return decode(await self._executor.read("receipt_counts"), ReceiptCount)
@@ -20,7 +24,8 @@ class SqlStatStore:
         return decode(await self._executor.read("duplicate_counts"), DuplicateCount)
 
     async def dead_letters(self, limit: int) -> list[DeadLetters]:
-        return decode(await self._executor.scan("dead_letter_groups", {"limit": limit}), DeadLetters)
+        rows = decode(await self._executor.scan("dead_letter_groups", {"limit": limit}), DeadLetters)
+        return [replace(row, last_error=self._encryption.open_error(row.last_error, row.source)) for row in rows]
 
     async def lags(self) -> dict[str, float]:
         return {row["source"]: row["lag"] for row in await self._executor.scan("lags")}

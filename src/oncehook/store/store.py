@@ -8,6 +8,7 @@ from oncehook.store.alerts import SqlAlertStore
 from oncehook.store.database import Database
 from oncehook.store.effects import SqlEffectStore
 from oncehook.store.email import SqlEmailStore
+from oncehook.store.encryption import Encryption
 from oncehook.store.operations import SqlOperationStore
 from oncehook.store.operator_protocols import (
     AlertStore,
@@ -41,18 +42,19 @@ class Store:
 
     def __init__(self, database: Database, clock: Clock = SYSTEM) -> None:
         executor, pauses = database.executor, SqlPauseStore(database.executor, clock)
+        self.encryption = encryption = Encryption(lambda: self.keys)
         self.database = database
         self._clock = clock
         self.dialect = database.dialect
         self.process = database.process
         self.sql = queries.load(database.dialect.name)
         self.claims: ClaimStore = database.claims
-        self.leases: LeaseStore = database.leases(pauses)
-        self.receipts: ReceiptStore = SqlReceiptStore(executor)
-        self.effects: EffectStore = SqlEffectStore(executor)
+        self.leases: LeaseStore = database.leases(pauses, encryption)
+        self.receipts: ReceiptStore = SqlReceiptStore(executor, encryption)
+        self.effects: EffectStore = SqlEffectStore(executor, encryption)
         self.retention: RetentionStore = database.retention
-        self.operations: OperationStore = SqlOperationStore(executor)
-        self.stats: StatStore = SqlStatStore(executor)
+        self.operations: OperationStore = SqlOperationStore(executor, encryption)
+        self.stats: StatStore = SqlStatStore(executor, encryption)
         self.pauses: PauseStore = pauses
         self.rates: RateStore = SqlRateStore(executor)
         self.roster: RosterStore = SqlRosterStore(executor)
@@ -82,7 +84,7 @@ class Store:
 
     def leases_of(self, consumer: str) -> LeaseStore:
         """Make a store of the leases of one consumer, with its own backlog. `leases` has those of `main`."""
-        return self.database.leases(SqlPauseStore(self.database.executor, self._clock, consumer))
+        return self.database.leases(SqlPauseStore(self.database.executor, self._clock, consumer), self.encryption)
 
     @property
     def settings(self) -> Settings:

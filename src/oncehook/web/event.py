@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oncehook.model.receipt import Receipt
+from oncehook.operations.payloads import read_payload
 from oncehook.operations.replay import retry_now
 from oncehook.store.rows import Selection
 from oncehook.web.page import Context, Problem, parse_id, principal
@@ -25,7 +26,9 @@ async def find_event(context: Context, request: Request) -> Receipt:
 async def download_payload(context: Context, request: Request) -> Response:
     """Return the exact bytes as a download, which no browser renders."""
     receipt = await find_event(context, request)
-    payload = await context.store.receipts.payload(receipt.receipt)
+    payload, unreadable = await read_payload(context.store, receipt.receipt)
+    if unreadable is not None:
+        raise Problem(409, "key_missing", unreadable)
     if payload is None:
         raise Problem(404, "not_found", "The payload of this event was pruned or erased.")
     headers = {"content-disposition": f'attachment; filename="event-{receipt.receipt}.txt"'}

@@ -8,10 +8,11 @@ transaction is rolled back.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from oncehook.concurrency.calling import Threads, after_failure, user_traceback
+from oncehook.concurrency.calling import Threads, after_failure, error_class, user_traceback
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.concurrency.stopping import is_stopping
 from oncehook.concurrency.wakeup_queue import WakeupQueue
+from oncehook.config.keyring import KEY_MISSING_SECONDS, KeyMissing
 from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.payload import DecodedPayloads
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
@@ -70,7 +71,9 @@ class Processor:
             if transaction is None or settled.status is not State.PROCESSED:
                 if settled.after is not None and retry_after is not None:
                     settled.after = retry_after
-                landed = await self.settler.settle(settled)
+                landed = await self.settler.settle(
+                    settled if settled.error is None or not leased.is_encrypted else self._sealed(leased, settled)
+                )
             signals.record_attempt(leased, settled, landed)
             self.wakeups.schedule(settled.after)
             if settled.after == 0:
@@ -87,6 +90,14 @@ class Processor:
             return None
         finally:
             self.heartbeat.drop(leased.lease_key)
+
+    def _sealed(self, leased: Leased, settled: Settled) -> Settled:
+        """Return the result with sealed error texts, and keep only the class of the error in `settled`, for the log."""
+        if leased.key_error is not None or settled.error is None:
+            return settled  # it says that the payload cannot be decrypted, which is no secret
+        stored = self.store.encryption.seal_attempt(leased, settled)
+        settled.error = error_class(settled.error)
+        return stored
 
     async def _release(self, batch: Sequence[Leased], after: float | None = None) -> None:
         """Release receipts without counting or recording an attempt. If that fails, their leases expire.
@@ -172,7 +183,7 @@ class Processor:
         handler = self.handlers.find(leased.source, leased.type, leased.consumer)
         settled = self._processed(leased, handler)
         if leased.body is None:
-            settled.status, settled.outcome, settled.error = State.FAILED, "failed", "its payload was erased"
+            settled.status, settled.outcome, settled.error = State.FAILED, "failed", _why_unreadable(leased)
             return settled, None
         if handler is None:  # leases exclude such events; if one slips through, another process has its handler
             raise Postpone("this process has no handler for the event", after=NO_HANDLER_SECONDS)
@@ -224,3 +235,11 @@ class Processor:
         settled.status = State.FAILED if settled.after is None else State.RETRYING
         settled.outcome = settled.status.value
         settled.traceback = user_traceback(error)
+
+
+def _why_unreadable(leased: Leased) -> str:
+    """The error of a receipt without a payload. Raises Postpone if its key is missing: another process may have it."""
+    if isinstance(leased.key_error, KeyMissing):
+        signals.emit("key_missing", source=leased.source, receipt=leased.receipt, key=leased.key_error.key_id)
+        raise Postpone(str(leased.key_error), after=KEY_MISSING_SECONDS)
+    return "its payload was erased" if leased.key_error is None else f"it cannot be handled: {leased.key_error}"

@@ -3,6 +3,7 @@
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
 from oncehook.store.database import Connector, Process, closing_on_error
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
 from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import SqlPauseStore
@@ -38,8 +39,8 @@ class PostgresDatabase:
         self.wakeups: WakeupStore = PostgresWakeupStore(self.pool)
         self.handler_connections: HandlerConnections | None = None
 
-    def leases(self, pauses: SqlPauseStore) -> PostgresLeaseStore:
-        return PostgresLeaseStore(self.executor, pauses, self.pool.clock)
+    def leases(self, pauses: SqlPauseStore, encryption: Encryption) -> PostgresLeaseStore:
+        return PostgresLeaseStore(self.executor, pauses, encryption, self.pool.clock)
 
     async def open(self) -> None:
         settings = self.pool.settings

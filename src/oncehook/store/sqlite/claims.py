@@ -48,7 +48,8 @@ class SqliteClaimStore:
             rows = connection.execute(self._sql["fresh_receipts"], (last,))
             new = {row[0] for row in rows}
             fresh = [(id, claim) for id, claim in numbered if id in new]
-        _insert_rows(connection, self._sql["claim_payload"], [(id, claim.body, claim.headers) for id, claim in fresh])
+        payloads = [(id, claim.body, claim.headers, claim.key_id) for id, claim in fresh]
+        _insert_rows(connection, self._sql["claim_payload"], payloads)
         for id, claim in fresh:
             if claim.keys:
                 self._take_keys(connection, id, claim)

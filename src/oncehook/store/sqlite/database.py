@@ -5,6 +5,7 @@ import asyncio
 from oncehook.config.settings import Settings
 from oncehook.model.errors import StoreUnavailable
 from oncehook.store.database import Connector, NoWakeups, Process, closing_on_error
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
 from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import SqlPauseStore
@@ -36,8 +37,8 @@ class SqliteDatabase:
         self.wakeups: WakeupStore = NoWakeups()
         self.handler_thread: HandlerThread | None = None
 
-    def leases(self, pauses: SqlPauseStore) -> SqliteLeaseStore:
-        return SqliteLeaseStore(self.file, self.executor, pauses)
+    def leases(self, pauses: SqlPauseStore, encryption: Encryption) -> SqliteLeaseStore:
+        return SqliteLeaseStore(self.file, self.executor, pauses, encryption)
 
     async def open(self) -> None:
         self.handler_thread = HandlerThread(self.file.path, self.file.sql, self.file.write_lock)

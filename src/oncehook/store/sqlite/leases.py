@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.lease import Leased, Settled
 from oncehook.providers.expressions import parse_time
+from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor, Run, Work
 from oncehook.store.leases import SqlLeaseStore, as_dicts
 from oncehook.store.pauses import SqlPauseStore
@@ -19,8 +20,8 @@ T = TypeVar("T")
 class SqliteLeaseStore(SqlLeaseStore):
     """Implements `LeaseStore`."""
 
-    def __init__(self, file: SqliteFile, executor: Executor, pauses: SqlPauseStore) -> None:
-        super().__init__(executor, pauses, SYSTEM)
+    def __init__(self, file: SqliteFile, executor: Executor, pauses: SqlPauseStore, encryption: Encryption) -> None:
+        super().__init__(executor, pauses, encryption, SYSTEM)
         self._file = file
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:

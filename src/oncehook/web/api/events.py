@@ -11,6 +11,7 @@ from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter
 from oncehook.model.receipt import StoredPayload
 from oncehook.operations.forget import forget
+from oncehook.operations.payloads import read_payload
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
 from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query
@@ -34,13 +35,14 @@ async def get_page(context: Context, request: Request) -> Response:
 async def show(context: Context, request: Request) -> Response:
     receipt = await find_event(context, request)
     store, number = context.store, receipt.receipt
-    payload = await store.receipts.payload(number)
+    payload, unreadable = await read_payload(store, number)
     effects = await store.effects.find(EffectFilter(receipt=number), limit=MAX_EFFECTS)
     return json_response(
         {
             **receipt.as_json(),
             "payload": None if payload is None else _json_body(payload),
             "headers": None if payload is None else payload.headers,
+            "unreadable": unreadable,
             "deliveries": await store.receipts.duplicates(number),
             "attempts_history": await store.receipts.attempts(number),
             "replays_history": await store.operations.replays(number) if receipt.replays else [],

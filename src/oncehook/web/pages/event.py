@@ -12,6 +12,7 @@ from oncehook.model.rows import StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.forget import forget
+from oncehook.operations.payloads import read_payload
 from oncehook.operations.rehearse import DIRECT_CALLS_NOTE, Rehearsal
 from oncehook.operations.replay import obstacle, replay
 from oncehook.store.rows import Selection
@@ -42,15 +43,17 @@ async def show(context: Context, request: Request) -> Response:
 async def _render(
     context: Context, request: Request, receipt: Receipt, *, rehearsal: Rehearsal | None = None
 ) -> Response:
-    payload = await context.store.receipts.payload(receipt.receipt)
+    payload, unreadable = await read_payload(context.store, receipt.receipt)
     base = context.receiver_url(request)
     body, is_cut = pretty(payload.body) if payload else ("", False)
-    replay_obstacle = obstacle(receipt.status, has_type=receipt.type is not None, has_payload=payload is not None)
+    has_payload = payload is not None or unreadable is not None
+    replay_obstacle = obstacle(receipt.status, has_type=receipt.type is not None, has_payload=has_payload)
     return context.render(
         request,
         "event.html",
         receipt=receipt,
         payload=payload,
+        unreadable=unreadable,
         body=body,
         is_cut=is_cut,
         replay_obstacle=replay_obstacle,

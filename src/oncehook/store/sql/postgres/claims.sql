@@ -12,7 +12,7 @@ WITH settings AS MATERIALIZED (
     SELECT o.* FROM settings CROSS JOIN json_to_recordset($1::json) AS o (
         id bigint, source text, tenant text, provider text, event_id text, type text, object_id text, delivery_id text,
         occurred_at timestamptz, correlation_id text, status text, last_error text, fingerprint text, headers text,
-        start integer, size integer, inline_seconds double precision, serial_key text, keys text[],
+        key_id text, start integer, size integer, inline_seconds double precision, serial_key text, keys text[],
         copies json
     )
 ), claimed AS (
@@ -53,8 +53,8 @@ WITH settings AS MATERIALIZED (
 {> claimed_payloads}
 
 -- name: claimed_payloads
-INSERT INTO webhook_payloads (receipt_id, day, body, headers)
-SELECT id, (now() AT TIME ZONE 'UTC')::date, substring($2::bytea FROM start FOR size), headers
+INSERT INTO webhook_payloads (receipt_id, day, body, headers, key_id)
+SELECT id, (now() AT TIME ZONE 'UTC')::date, substring($2::bytea FROM start FOR size), headers, key_id
 FROM offered JOIN claimed USING (id)
 RETURNING receipt_id
 

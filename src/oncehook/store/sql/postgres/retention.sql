@@ -78,7 +78,9 @@ ALTER TABLE webhook_payloads DETACH PARTITION {name} FINALIZE
 DROP TABLE IF EXISTS {name}
 
 -- name: payloads_after
-SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after ORDER BY receipt_id LIMIT :limit
+SELECT p.receipt_id, p.body, p.headers, r.source, r.tenant, r.event_id
+FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id
+WHERE p.receipt_id > :after ORDER BY p.receipt_id LIMIT :limit
 
 -- name: receipts_with_object
 SELECT r.id FROM webhook_receipts r
@@ -89,19 +91,23 @@ WHERE r.object_id = :object_id ORDER BY r.id
 DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) RETURNING tableoid::regclass::text AS name
 
 -- name: erase_in_receipts
+-- A sealed error cannot be searched, so it is erased with the payload.
 UPDATE webhook_receipts
 SET object_id = CASE WHEN position(CAST(:text AS text) IN lower(object_id)) > 0 THEN NULL ELSE object_id END,
     correlation_id = CASE WHEN position(CAST(:text AS text) IN lower(correlation_id)) > 0 THEN NULL ELSE correlation_id END,
-    last_error = CASE WHEN position(CAST(:text AS text) IN lower(last_error)) > 0 THEN '(erased)' ELSE last_error END,
+    last_error = CASE WHEN position(CAST(:text AS text) IN lower(last_error)) > 0 OR position(CAST(:sealed AS text) IN last_error) > 0
+                      THEN '(erased)' ELSE last_error END,
     serial_key = CASE WHEN position(CAST(:text AS text) IN lower(serial_key)) > 0 AND status IN ('processed', 'ignored') THEN NULL
                       ELSE serial_key END
 WHERE id = ANY(CAST(:receipts AS text)::bigint[])
-  AND position(CAST(:text AS text) IN lower(concat_ws(' ', object_id, correlation_id, last_error, serial_key))) > 0
+  AND (position(CAST(:text AS text) IN lower(concat_ws(' ', object_id, correlation_id, last_error, serial_key))) > 0
+       OR position(CAST(:sealed AS text) IN last_error) > 0)
 RETURNING id
 
 -- name: erase_in_attempts
 UPDATE webhook_past_attempts SET error = '(erased)', traceback = NULL
-WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND position(CAST(:text AS text) IN lower(concat_ws(' ', error, traceback))) > 0
+WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
+  AND (position(CAST(:text AS text) IN lower(concat_ws(' ', error, traceback))) > 0 OR position(CAST(:sealed AS text) IN error) > 0)
 RETURNING receipt_id
 
 -- name: vacuum_day

@@ -11,7 +11,7 @@ ON CONFLICT (source, event_id, tenant, consumer) DO NOTHING
 SELECT id FROM webhook_receipts WHERE id > ?
 
 -- name: claim_payload
-INSERT INTO webhook_payloads (receipt_id, body, headers) VALUES :rows
+INSERT INTO webhook_payloads (receipt_id, body, headers, key_id) VALUES :rows
 
 -- name: claim_copies
 INSERT INTO webhook_receipts (main_id, consumer, status, last_error, serial_key, source, tenant, provider, event_id, type,

@@ -37,7 +37,9 @@ DELETE FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:receipts)
 SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count
 
 -- name: payloads_after
-SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after ORDER BY receipt_id LIMIT :limit
+SELECT p.receipt_id, p.body, p.headers, r.source, r.tenant, r.event_id
+FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id
+WHERE p.receipt_id > :after ORDER BY p.receipt_id LIMIT :limit
 
 -- name: receipts_with_object
 SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id)
@@ -47,19 +49,21 @@ WHERE r.object_id = :object_id ORDER BY r.id
 DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts)) RETURNING receipt_id
 
 -- name: erase_in_receipts
+-- A sealed error cannot be searched, so it is erased with the payload.
 UPDATE webhook_receipts
 SET object_id = CASE WHEN instr(lower(object_id), :text) THEN NULL ELSE object_id END,
     correlation_id = CASE WHEN instr(lower(correlation_id), :text) THEN NULL ELSE correlation_id END,
-    last_error = CASE WHEN instr(lower(last_error), :text) THEN '(erased)' ELSE last_error END,
+    last_error = CASE WHEN instr(lower(last_error), :text) OR instr(last_error, :sealed) THEN '(erased)'
+                      ELSE last_error END,
     serial_key = CASE WHEN instr(lower(serial_key), :text) AND status IN ('processed', 'ignored') THEN NULL
                       ELSE serial_key END
 WHERE id IN (SELECT value FROM json_each(:receipts))
-  AND instr(lower(coalesce(object_id, '') || ' ' || coalesce(correlation_id, '') || ' ' || coalesce(last_error, '')
-                  || ' ' || coalesce(serial_key, '')), :text)
+  AND (instr(lower(coalesce(object_id, '') || ' ' || coalesce(correlation_id, '') || ' ' || coalesce(last_error, '')
+                   || ' ' || coalesce(serial_key, '')), :text) OR instr(last_error, :sealed))
 RETURNING id
 
 -- name: erase_in_attempts
 UPDATE webhook_past_attempts SET error = '(erased)', traceback = NULL
 WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
-  AND instr(lower(coalesce(error, '') || ' ' || coalesce(traceback, '')), :text)
+  AND (instr(lower(coalesce(error, '') || ' ' || coalesce(traceback, '')), :text) OR instr(error, :sealed))
 RETURNING receipt_id

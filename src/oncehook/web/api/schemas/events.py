@@ -113,12 +113,13 @@ class Entity(Struct):
 class EventDetail(Event):
     """An event with its payload and history.
 
-    `payload` is null if the body is not JSON. `effects` has the newest 100. `entities` are the source's entities
-    whose id is the event's `object_id`.
+    `payload` is null if the body is not JSON. `unreadable` says why an encrypted payload cannot be decrypted. `effects`
+    has the newest 100. `entities` are the source's entities whose id is the event's `object_id`.
     """
 
     payload: Any
     headers: dict[str, str] | None
+    unreadable: str | None
     deliveries: list[DuplicateDelivery]
     attempts_history: list[Attempt]
     replays_history: list[EventReplay]
