@@ -110,7 +110,7 @@ payloads = st.dictionaries(
 def test_filter_that_matched_an_event_is_never_called_impossible(
     table: dict[str, Any], events: list[dict[str, Any]]
 ) -> None:
-    compiled = filters._compile_table(table, "where", True, 0)
+    compiled = filters._compile_table(table, "where", 0)
     if any(compiled.reason(event, {}) is None for event in events) and not compiled.alternatives:
         try:
             compile_where(table, "where")

@@ -11,7 +11,8 @@ import pytest
 from oncehook import Event, Inbox
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
-from oncehook.testing import deliver
+from oncehook.testing import deliver, receipt
+from tests.support.encryption import assert_stored_nowhere, encrypted_inbox
 from tests.support.events import Rows, stripe_body
 from tests.support.waiting import eventually
 
@@ -99,6 +100,18 @@ async def test_filter_is_read_from_the_configuration_file(database: str, tmp_pat
         ),
         ("evt_2", "ignored", 'data.object.currency is absent, not in ["eur", "usd"]'),
     ]
+
+
+async def test_reason_of_an_encrypted_source_is_encrypted_and_shown_to_the_operator(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = encrypted_inbox(make_inbox, where={"data.object.note": {"exists": False}})
+    async with inbox.lifespan():
+        response = await deliver(inbox, "stripe", payment("evt_1", data={"object": {"note": "a private note"}}))
+        assert response.outcome == (200, "ignored")
+        assert_stored_nowhere(database, "a private note")
+        shown = await receipt(inbox, response)
+    assert shown.last_error == 'data.object.note is "a private note", not absent'
 
 
 async def test_type_with_brackets_is_accepted_and_handled_where_it_is_listed(

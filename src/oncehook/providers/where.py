@@ -32,18 +32,11 @@ EXAMPLE = 'such as { "data.object.livemode" = true }'
 class Where:
     """A compiled filter: all conditions must hold, and one of each group of alternatives."""
 
-    __slots__ = ("_read", "alternatives", "conditions", "shows_values")
+    __slots__ = ("_read", "alternatives", "conditions")
 
-    def __init__(
-        self,
-        conditions: tuple[Condition, ...],
-        alternatives: tuple[tuple["Where", ...], ...],
-        *,
-        shows_values: bool = True,
-    ) -> None:
+    def __init__(self, conditions: tuple[Condition, ...], alternatives: tuple[tuple["Where", ...], ...]) -> None:
         self.conditions = conditions
         self.alternatives = alternatives
-        self.shows_values = shows_values
         self._read = [
             (condition.path[1:] if condition.is_fact else None, condition.steps, condition) for condition in conditions
         ]
@@ -53,8 +46,7 @@ class Where:
         for fact, steps, condition in self._read:
             value = look_up(payload, steps) if fact is None else facts.get(fact) or None
             if not condition.holds(value):
-                actual = f" {shown(value)}," if self.shows_values else ""
-                return f"{condition.path} is{actual} not {condition.expected}"[:MAX_REASON]
+                return f"{condition.path} is {shown(value)}, not {condition.expected}"[:MAX_REASON]
         for group in self.alternatives:
             reasons = []
             for alternative in group:
@@ -67,14 +59,13 @@ class Where:
         return None
 
 
-def compile_where(table: Any, where: str, *, given: Sequence[Condition] = (), shows_values: bool = True) -> Where:
+def compile_where(table: Any, where: str, *, given: Sequence[Condition] = ()) -> Where:
     """Compile a filter. `where` is its full name in the configuration, such as "sources.stripe.where".
 
     Raises ConfigurationError for a filter that cannot be read, and for one that no event can match. `given` are
-    conditions that hold for every event that reaches the filter. Without `shows_values`, a reason contains no value of
-    the payload.
+    conditions that hold for every event that reaches the filter.
     """
-    compiled = _compile_table(table, where, shows_values, 0)
+    compiled = _compile_table(table, where, 0)
     _check(compiled, tuple(given))
     return compiled
 
@@ -88,7 +79,7 @@ def _check(where: Where, around: tuple[Condition, ...]) -> None:
             _check(alternative, conditions)
 
 
-def _compile_table(table: Any, key: str, shows_values: bool, depth: int) -> Where:
+def _compile_table(table: Any, key: str, depth: int) -> Where:
     if not isinstance(table, Mapping) or not table:
         raise ConfigurationError(f"{key} is {table!r}: expected a table with one or more conditions, {EXAMPLE}")
     if depth > MAX_DEPTH:
@@ -97,7 +88,7 @@ def _compile_table(table: Any, key: str, shows_values: bool, depth: int) -> Wher
     alternatives: list[tuple[Where, ...]] = []
     for path, value in table.items():
         if path in GROUPS:
-            members = _members(value, f"{key}.{path}", shows_values, depth + 1)
+            members = _members(value, f"{key}.{path}", depth + 1)
             if path == "any":
                 alternatives.append(members)
                 continue
@@ -106,16 +97,16 @@ def _compile_table(table: Any, key: str, shows_values: bool, depth: int) -> Wher
                 alternatives += member.alternatives
         else:
             conditions += _compile_path(path, value, f"{key}.{_quoted(path)}")
-    return Where(tuple(conditions), tuple(alternatives), shows_values=shows_values)
+    return Where(tuple(conditions), tuple(alternatives))
 
 
-def _members(value: Any, key: str, shows_values: bool, depth: int) -> tuple[Where, ...]:
+def _members(value: Any, key: str, depth: int) -> tuple[Where, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(member, Mapping) for member in value):
         raise ConfigurationError(f"{key} is {value!r}: expected a list of tables, {EXAMPLE} in brackets")
     if not value:
         effect = "can never match: no alternative is listed" if key.endswith("any") else "is empty: it filters nothing"
         raise ConfigurationError(f"{key} {effect}. List one or more tables, or remove it")
-    return tuple(_compile_table(member, f"{key}[{i}]", shows_values, depth) for i, member in enumerate(value))
+    return tuple(_compile_table(member, f"{key}[{i}]", depth) for i, member in enumerate(value))
 
 
 def _compile_path(path: Any, value: Any, key: str) -> list[Condition]:
