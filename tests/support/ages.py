@@ -25,6 +25,12 @@ def set_age(database: str, event_id: str, days: float, status: str | None = None
         run_sql(database, f"UPDATE webhook_payloads SET day = '{day}' WHERE receipt_id = {receipt}")
 
 
+def set_status(database: str, event_id: str, consumer: str, status: str) -> None:
+    """Set the status of the receipt that a consumer has of an event."""
+    where = f"event_id = '{event_id}' AND consumer = '{consumer}'"
+    run_sql(database, f"UPDATE webhook_receipts SET status = '{status}' WHERE {where}")
+
+
 def create_day(database: str, day: date) -> str:
     """Create the partition of a day in PostgreSQL, if it does not exist, and return its name."""
     name = f"webhook_payloads_{day:%Y%m%d}"

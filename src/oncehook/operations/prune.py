@@ -1,8 +1,9 @@
 """Deletes old data: receipts after their dedupe window, payloads after their retention.
 
 Only finished receipts (`processed` or `ignored`) are deleted. Unfinished events and dead letters stay, however old
-they are. While a receipt exists, another delivery of its event is a duplicate; afterwards it would be a new event. The
-window of a source is therefore always longer than its provider retries.
+they are. The receipts of an event are deleted together, when every consumer has finished it. While a receipt exists,
+another delivery of its event is a duplicate; afterwards it would be a new event. The window of a source is therefore
+always longer than its provider retries.
 
 Rows are deleted in short transactions with pauses between them, so that the receiver does not wait. A step that is
 interrupted is repeated by the next run.

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
@@ -49,10 +49,15 @@ class SqlRetentionStore(ABC):
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int: ...
 
     def _erasing(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> Work[list[Any]]:
-        """Return the work of an erasing transaction. The work returns a row for each erased payload."""
-        parameters = {"receipts": self._executor.dialect.array(receipts), "text": text, "sealed": PREFIX}
+        """Return the work of an erasing transaction. The work returns a row for each erased payload.
+
+        An event has one payload. It is erased for all consumers, whichever consumer's receipt is passed.
+        """
+        array = self._executor.dialect.array
 
         async def work(run: Run) -> list[Any]:
+            every = await run("receipts_of_events", {"receipts": array(receipts)})
+            parameters = {"receipts": array(row["id"] for row in every), "text": text, "sealed": PREFIX}
             erased = await run("erase_payloads", parameters)
             others = (
                 ["erase_in_effects"] if text is None else ["erase_in_effects", "erase_in_receipts", "erase_in_attempts"]
@@ -121,7 +126,7 @@ class SqlPruning(ABC):
         return rows, (last.received_at, last.id)
 
     async def _delete(self, rows: Sequence[Any], statements: Sequence[str]) -> dict[str, int]:
-        """Delete rows of the receipts that are still finished. A replay may have changed some of them."""
+        """Delete rows of the events that are still finished. A replay may have changed some of their receipts."""
         if not rows:
             return {}
         array = self._dialect.array
@@ -129,12 +134,31 @@ class SqlPruning(ABC):
 
         async def work(run: Run) -> dict[str, int]:
             locked = await run("lock_old_receipts", {"receipts": array(row["id"] for row in rows)})
+            locked = await _lock_copies(run, array, locked)
+            if statements is not RECEIPT_TABLES:
+                locked = [row for row in locked if row["main_id"] is None]  # which have the payloads
             parameters = {"receipts": array(row["id"] for row in locked), "days": days}
             for name in statements:
                 await run(name, parameters)
             return dict(Counter(row["source"] for row in locked))
 
         return await self._executor.transaction(work)
+
+
+async def _lock_copies(run: Run, array: Callable[[Iterable[Any]], Any], mains: Sequence[Any]) -> list[Any]:
+    """Lock the receipts of other consumers too. Returns all receipts of events that every consumer has finished.
+
+    The locks on the receipts of `main` keep a backfill from adding receipts to these events.
+    """
+    copies = await run("copies", {"receipts": array(row["id"] for row in mains)})
+    if not copies:
+        return list(mains)
+    locked = await run("lock_old_receipts", {"receipts": array(row["id"] for row in copies)})
+    unfinished = {row["id"]: row["main_id"] for row in copies}
+    for row in locked:
+        del unfinished[row["id"]]
+    kept = set(unfinished.values())
+    return [row for row in (*mains, *locked) if (row["main_id"] or row["id"]) not in kept]
 
 
 def before_json(cutoffs: Cutoffs) -> str:

@@ -1,15 +1,22 @@
 -- name: prunable
+-- The receipts of an event are deleted together, when all of them are finished. Its payload is counted once.
 SELECT r.source, count(*) FILTER (WHERE r.received_at < h.receipts) AS receipts,
-       count(*) FILTER (WHERE EXISTS (
+       count(*) FILTER (WHERE r.main_id IS NULL AND EXISTS (
            SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
        )) AS payloads
 FROM webhook_receipts r
 JOIN json_to_recordset(CAST(:before AS json)) AS h (source text, receipts timestamptz, payloads timestamptz)
     ON h.source = r.source
 WHERE r.status IN ('processed', 'ignored') AND r.received_at < greatest(h.receipts, h.payloads)
+  AND NOT EXISTS (
+      SELECT 1 FROM webhook_receipts c
+      WHERE c.main_id = coalesce(r.main_id, r.id) AND c.status NOT IN ('processed', 'ignored')
+  )
+  AND NOT EXISTS (SELECT 1 FROM webhook_receipts m WHERE m.id = r.main_id AND m.status NOT IN ('processed', 'ignored'))
 GROUP BY r.source ORDER BY r.source
 
 -- name: old_receipts
+-- Receipts of `main` whose event is finished for every consumer. The receipts of an event have the same received_at.
 SELECT r.id, r.source, r.received_at, (r.received_at AT TIME ZONE 'UTC')::date AS day, EXISTS (
            SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
        ) AS has_payload
@@ -17,14 +24,22 @@ FROM webhook_receipts r
 JOIN json_to_recordset(CAST(:before AS json)) AS h (source text, before timestamptz) ON h.source = r.source
 WHERE r.status IN ('processed', 'ignored') AND r.received_at < h.before AND r.received_at < CAST(:latest AS timestamptz)
   AND (r.received_at, r.id) > (CAST(:after_time AS timestamptz), CAST(:after_receipt AS bigint))
+  AND r.main_id IS NULL AND NOT EXISTS (
+      SELECT 1 FROM webhook_receipts c WHERE c.main_id = r.id AND c.status NOT IN ('processed', 'ignored')
+      OFFSET 0  -- keeps it a probe of the index for each row; as a join it could read all copies for each page
+  )
 ORDER BY r.received_at, r.id
 LIMIT :limit
 
 -- name: lock_old_receipts
 -- Locks the receipts against a replay. Receipts are locked in ascending order, so there is no deadlock.
-SELECT id, source FROM webhook_receipts
+SELECT id, source, main_id FROM webhook_receipts
 WHERE id = ANY(CAST(:receipts AS text)::bigint[]) AND status IN ('processed', 'ignored')
 ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- name: copies
+-- The receipts of other consumers. The receipts of `main` are locked, so no copy of them is added.
+SELECT id, main_id FROM webhook_receipts WHERE main_id = ANY(CAST(:receipts AS text)::bigint[])
 
 -- name: prune_payloads
 DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND day = ANY(CAST(:days AS text)::date[])
@@ -84,8 +99,15 @@ WHERE p.receipt_id > :after ORDER BY p.receipt_id LIMIT :limit
 
 -- name: receipts_with_object
 SELECT r.id FROM webhook_receipts r
-JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.object_id = :object_id ORDER BY r.id
+
+-- name: receipts_of_events
+-- All receipts of the events that these receipts belong to.
+WITH mains AS MATERIALIZED (
+    SELECT DISTINCT coalesce(main_id, id) AS id FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS text)::bigint[])
+)
+SELECT id FROM mains UNION SELECT c.id FROM mains m JOIN webhook_receipts c ON c.main_id = m.id ORDER BY 1
 
 -- name: erase_payloads
 DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) RETURNING tableoid::regclass::text AS name

@@ -1,22 +1,35 @@
 -- name: prunable
+-- The receipts of an event are deleted together, when all of them are finished. Its payload is counted once.
 SELECT r.source, sum(r.received_at < h.value ->> 'receipts') AS receipts,
-       sum(EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id)) AS payloads
+       sum(r.main_id IS NULL AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id)) AS payloads
 FROM webhook_receipts r JOIN json_each(:before) h ON h.value ->> 'source' = r.source
 WHERE r.status IN ('processed', 'ignored') AND r.received_at < max(h.value ->> 'receipts', h.value ->> 'payloads')
+  AND NOT EXISTS (
+      SELECT 1 FROM webhook_receipts c
+      WHERE c.main_id = coalesce(r.main_id, r.id) AND c.status NOT IN ('processed', 'ignored')
+  )
+  AND NOT EXISTS (SELECT 1 FROM webhook_receipts m WHERE m.id = r.main_id AND m.status NOT IN ('processed', 'ignored'))
 GROUP BY r.source ORDER BY r.source
 
 -- name: old_receipts
+-- Receipts of `main` whose event is finished for every consumer. The receipts of an event have the same received_at.
 SELECT r.id, r.source, r.received_at, substr(r.received_at, 1, 10) AS day, EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id) AS has_payload
 FROM webhook_receipts r CROSS JOIN json_each(:before) h ON h.value ->> 'source' = r.source
 WHERE r.status IN ('processed', 'ignored') AND r.received_at < h.value ->> 'before' AND r.received_at < :latest
   AND (r.received_at, r.id) > (:after_time, :after_receipt)
+  AND r.main_id IS NULL AND NOT EXISTS (
+      SELECT 1 FROM webhook_receipts c WHERE c.main_id = r.id AND c.status NOT IN ('processed', 'ignored')
+  )
 ORDER BY r.received_at, r.id
 LIMIT :limit
 
 -- name: lock_old_receipts
-SELECT id, source FROM webhook_receipts
+SELECT id, source, main_id FROM webhook_receipts
 WHERE id IN (SELECT value FROM json_each(:receipts)) AND status IN ('processed', 'ignored')
 ORDER BY id
+
+-- name: copies
+SELECT id, main_id FROM webhook_receipts WHERE main_id IN (SELECT value FROM json_each(:receipts))
 
 -- name: prune_payloads
 DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
@@ -42,8 +55,15 @@ FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id
 WHERE p.receipt_id > :after ORDER BY p.receipt_id LIMIT :limit
 
 -- name: receipts_with_object
-SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id)
+SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = r.id
 WHERE r.object_id = :object_id ORDER BY r.id
+
+-- name: receipts_of_events
+-- All receipts of the events that these receipts belong to.
+WITH mains AS MATERIALIZED (
+    SELECT DISTINCT coalesce(main_id, id) AS id FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:receipts))
+)
+SELECT id FROM mains UNION SELECT c.id FROM mains m JOIN webhook_receipts c ON c.main_id = m.id ORDER BY 1
 
 -- name: erase_payloads
 DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts)) RETURNING receipt_id
