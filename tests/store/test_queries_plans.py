@@ -171,6 +171,7 @@ async def test_hot_queries_use_an_index_on_postgresql(store: Store, address: str
             address, store.sql["claimed_before"], ["stripe"] * 3, ["old_7", "old_8", "new"], True, [""] * 3
         ),
         "webhook_receipts_object": await find_plan(address, object="in_7", limit=50),
+        "webhook_receipts_tenant": await find_plan(address, tenant="acme", limit=50),
         "webhook_receipts_received": await find_plan(address, limit=50),
         "webhook_receipts_pkey": await find_plan(address, receipt=7, limit=1),
     }

@@ -79,6 +79,7 @@ async def test_every_field_filters_and_all_conditions_must_hold(inbox: Inbox) ->
         ({"type": "invoice.*"}, [first]),
         ({"type": "charge"}, [second]),
         ({"object": "in_1"}, [second, first]),
+        ({"tenant": "acme"}, []),
         ({"status": "received"}, [pushed, second, first]),
         ({"status": "failed"}, []),
         ({"since": "1h"}, [pushed, second, first]),

@@ -33,6 +33,7 @@ COLORS = {
 @config_option
 @app_option
 @click.option("--source", help="Only events of this source.")
+@click.option("--tenant", help="Only events of this tenant.")
 @click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only events about the object with this id.")
 @click.option("--status", type=click.Choice([s.value for s in State]), help="Only events with this status.")
@@ -47,6 +48,7 @@ COLORS = {
 def command(
     config: str | None,
     source: str | None,
+    tenant: str | None,
     type_: str | None,
     object_: str | None,
     status: str | None,
@@ -69,6 +71,7 @@ def command(
         raise click.UsageError("--unhandled and --status cannot be combined: unhandled events are received or retrying")
     event_filter = Filter(
         source=source,
+        tenant=tenant,
         type=type_,
         object=object_,
         status=UNHANDLED if unhandled else status,
@@ -115,7 +118,7 @@ def print_events(receipts: list[Receipt]) -> None:
         [
             (
                 f"{receipt.received_at.astimezone():%m-%d %H:%M:%S}",
-                receipt.source,
+                receipt.scope,
                 receipt.type,
                 receipt.object_id,
                 receipt.event_id,

@@ -75,6 +75,7 @@ oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
 @config_option
 @click.option("--failed", is_flag=True, help="Only dead letters; the same as --status failed.")
 @click.option("--source", help="Only events of this source.")
+@click.option("--tenant", help="Only events of this tenant.")
 @click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only events about the object with this id.")
 @click.option("--status", type=click.Choice(STATES), help="Only events with this status.")
@@ -109,6 +110,7 @@ def command(
     config: str | None,
     failed: bool,
     source: str | None,
+    tenant: str | None,
     type_: str | None,
     object_: str | None,
     status: str | None,
@@ -129,7 +131,7 @@ def command(
     _check_options(failed=failed, status=status, wait=wait, timeout=timeout)
     state = State.FAILED.value if failed else status
     event_filter = Filter(
-        source=source, type=type_, object=object_, status=state, since=since, until=until, search=search
+        source=source, tenant=tenant, type=type_, object=object_, status=state, since=since, until=until, search=search
     )
     by_filter = event_filter != Filter() or handled_by is not None
     if bool(names) == by_filter:

@@ -22,6 +22,7 @@ from oncehook.store.store import Store
 @app_option
 @click.option("--all", "everything", is_flag=True, help="Run every waiting retry.")
 @click.option("--source", help="Only events of this source.")
+@click.option("--tenant", help="Only events of this tenant.")
 @click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only events about the object with this id.")
 @click.option("--since", type=TimeOption(), help="Only events received since then: 2h, 7d or 2026-11-15T03:00:00Z.")
@@ -34,6 +35,7 @@ def command(
     config: str | None,
     everything: bool,
     source: str | None,
+    tenant: str | None,
     type_: str | None,
     object_: str | None,
     since: datetime | None,
@@ -53,7 +55,7 @@ def command(
     oncehook retry --source stripe --yes
     oncehook retry --all
     """
-    event_filter = Filter(source=source, type=type_, object=object_, since=since, until=until)
+    event_filter = Filter(source=source, tenant=tenant, type=type_, object=object_, since=since, until=until)
     if everything + (event_filter != Filter()) + bool(names) != 1:
         raise click.UsageError(
             "pass receipts, select events with options such as --source or --type, or use --all: exactly one of these"

@@ -62,6 +62,11 @@ class BaseEvent:
         return self._leased.source
 
     @property
+    def tenant(self) -> str | None:
+        """The tenant of the source that it belongs to, or None if it has none."""
+        return self._leased.tenant or None
+
+    @property
     def consumer(self) -> str:
         """The consumer that handles it: `main`, unless the handler was registered with a name."""
         return self._leased.consumer

@@ -34,6 +34,7 @@ class Receipt(ConsumerFacts, kw_only=True, frozen=True):
     def as_json(self) -> dict[str, Any]:
         """Return the event as JSON data, with the same keys as in the command line and the JSON API."""
         row = {name: getattr(self, name) for name in PRINTED}
+        row["tenant"] = self.tenant or None
         for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
             row[name] = rfc3339(row[name])
         row["correlation_id"] = self.correlation_id or str(self.receipt)

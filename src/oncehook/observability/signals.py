@@ -85,6 +85,7 @@ class EventLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: str
     correlation_id: str
     delivery_id: str | None = None
+    tenant: str | msgspec.UnsetType = msgspec.UNSET
     level: str = ""
     timestamp: str = ""
 
@@ -106,7 +107,7 @@ def _write_lines(lines: Sequence[EventLine]) -> None:
         line.level, line.timestamp = LOG_EVENTS[line.event][0], now
     encoded = encode_lines(lines)
     if not encoded.isascii() or b"\x7f" in encoded:  # rare: a character that has to be escaped
-        encoded = encode_lines([escape(None, "", msgspec.structs.asdict(line)) for line in lines])
+        encoded = encode_lines([escape(None, "", _all_fields(line)) for line in lines])
     with suppress(OSError, ValueError):
         _json_stream.write(encoded.decode())
         _json_stream.flush()
@@ -134,14 +135,19 @@ def _event_line(claim: Claim, outcome: Claimed) -> EventLine | None:
         status=outcome.status.value,
         correlation_id=claim.correlation_id or str(outcome.receipt),
         delivery_id=claim.delivery_id,
+        tenant=claim.tenant or msgspec.UNSET,
     )
 
 
 def _fields(line: EventLine) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(line)
+    fields = _all_fields(line)
     for name in ("event", "level", "timestamp"):
         del fields[name]
     return fields
+
+
+def _all_fields(line: EventLine) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(line).items() if value is not msgspec.UNSET}
 
 
 class AttemptLine(EventLine, kw_only=True, omit_defaults=False):
@@ -175,6 +181,7 @@ def record_attempt(leased: Leased, settled: Settled, is_written: bool) -> None:
             status=settled.status.value,
             correlation_id=leased.correlation_id or str(leased.receipt),
             delivery_id=leased.delivery_id,
+            tenant=leased.tenant or msgspec.UNSET,
             attempt=leased.attempt,
             outcome=settled.outcome,
             handler=settled.handler,
@@ -217,6 +224,8 @@ def _receipt_fields(row: ExpiredReceipt | AbandonedReceipt, status: State) -> di
     fields["correlation_id"] = row.correlation_id or str(row.receipt)
     if row.delivery_id:
         fields["delivery_id"] = row.delivery_id
+    if row.tenant:
+        fields["tenant"] = row.tenant
     return fields | {"attempt": row.attempt}
 
 

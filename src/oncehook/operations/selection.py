@@ -24,6 +24,7 @@ class EventFilter(TypedDict, total=False):
     """The conditions of an event filter. An event must meet all of them."""
 
     source: str
+    tenant: str
     type: str  # a pattern with * and ?, or a dotted prefix
     object: str  # the id of the object that the events are about
     status: State | str  # or "unhandled": waiting events without a handler in any process
@@ -71,6 +72,7 @@ def make_filter(**conditions: Unpack[EventFilter]) -> Filter:
     since, until = conditions.get("since"), conditions.get("until")
     return Filter(
         source=conditions.get("source"),
+        tenant=conditions.get("tenant"),
         type=conditions.get("type"),
         object=conditions.get("object"),
         status=None if status is None else str(status),
@@ -104,8 +106,8 @@ async def find_event(store: Store, name: int | str) -> Receipt | None:
         return receipt
     matches = await store.receipts.find(Filter(event_id=text), limit=20)
     if len(matches) > 1:
-        choices = ", ".join(f"{match.receipt} ({match.source})" for match in matches)
-        raise EventAmbiguous(f"{text} is in several sources: pass one of the receipts {choices}")
+        choices = ", ".join(f"{match.receipt} ({match.scope})" for match in matches)
+        raise EventAmbiguous(f"{text} is in several sources or tenants: pass one of the receipts {choices}")
     return matches[0] if matches else None
 
 

@@ -60,7 +60,8 @@ class ClaimReader:
         self.takes_all = self.types is None and self.where is None
         self.signed_kinds = [kind_of(handshake.kind) for handshake in provider.handshakes if handshake.is_keyed]
         self._compile_facts(settings, where)
-        self.find_serial = self._serial(settings, where)
+        self._find_serial = self._serial(settings, where)
+        self.find_serial = with_tenant("", self._find_serial) if has_tenants else self._find_serial
 
     def _compile_where(self, table: Mapping[str, Any], where: str, has_tenants: bool) -> Where:
         is_own = make_condition("@source", "equals", self.source, where)
@@ -81,6 +82,7 @@ class ClaimReader:
         """A reader whose events belong to a tenant. It shares everything that is compiled."""
         reader = copy(self)
         reader.tenant = tenant
+        reader.find_serial = with_tenant(tenant, self._find_serial)
         return reader
 
     def _compile_facts(self, settings: SourceSettings, where: str) -> None:
@@ -244,6 +246,7 @@ class ClaimReader:
         reason = None if self.takes_all else self._filter_reason(parsed, type_, object_id)
         return Claim(
             source=self.source,
+            tenant=self.tenant,
             provider=self.provider_name,
             event_id=event_id,
             type=type_,
@@ -295,6 +298,7 @@ class ClaimReader:
         digest = hashlib.sha256(content).digest()
         return Claim(
             source=self.source,
+            tenant=self.tenant,
             provider=self.provider_name,
             event_id="sha256:" + digest.hex(),
             type=type_,
@@ -339,3 +343,18 @@ class ClaimReader:
 
 def _optional(expression: str | Sequence[str] | None, *, names: bool = True) -> Find | None:
     return None if expression is None else compile_expression(expression, names=names)
+
+
+def with_tenant(tenant: str, find: Find | None) -> Find | None:
+    """A function that finds the serial key with the tenant in front, so that tenants never wait for each other.
+
+    A source with tenants does the same with its own events, whose tenant is empty: no key of theirs is one of a tenant.
+    """
+    if find is None:
+        return None
+
+    def find_key(parsed: Any, headers: Headers) -> str | None:
+        key = find(parsed, headers)
+        return None if key is None else f"{tenant}/{key}"
+
+    return find_key

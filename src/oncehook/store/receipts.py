@@ -91,6 +91,8 @@ def filter_parameters(dialect: Dialect, filter: Filter) -> dict[str, Any]:
     """Return the conditions of a filter that are set, as parameters."""
     parameters = {
         "source": filter.source,
+        "tenant": filter.tenant,
+        "consumer": filter.consumer,
         "type": None if filter.type is None else dialect.pattern(filter.type),
         "object": filter.object,
         "status": None if filter.status == UNHANDLED else filter.status,

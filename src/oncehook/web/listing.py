@@ -48,7 +48,7 @@ async def list_events(
 
 
 def _is_indexed(condition: Filter) -> bool:
-    if condition.object is not None or condition.event_id is not None:
+    if condition.object is not None or condition.event_id is not None or condition.tenant is not None:
         return True
     if condition.status in (State.FAILED.value, UNHANDLED):
         return True
@@ -118,6 +118,7 @@ class EventFilterForm(msgspec.Struct, frozen=True, omit_defaults=True):
     """A filter as text fields, from a URL, a form or JSON. Empty fields are ignored."""
 
     source: str = ""
+    tenant: str = ""
     type: str = ""
     object: str = ""
     status: str = ""
@@ -138,6 +139,7 @@ class EventFilterForm(msgspec.Struct, frozen=True, omit_defaults=True):
             raise Problem(422, "bad_filter", f"status must be one of {', '.join(State)}, {UNHANDLED}.")
         return Filter(
             source=self.source or None,
+            tenant=self.tenant or None,
             type=self.type or None,
             object=self.object or None,
             status=self.status or None,

@@ -16,7 +16,14 @@ pytestmark = pytest.mark.anyio
 
 async def test_hot_queries_use_an_index(store: Store) -> None:
     await store.claims.insert([make_claim()])
-    parameters = {"object": "in_1", "limit": 50, "before_time": "2026", "before_receipt": 9, "receipt": 1}
+    parameters = {
+        "tenant": "acme",
+        "object": "in_1",
+        "limit": 50,
+        "before_time": "2026",
+        "before_receipt": 9,
+        "receipt": 1,
+    }
     parameters |= {"worker": "w", "seconds": 30, "rescued": 0, "floor": "", "after": "", "size": 9}
     parameters |= {"source": "", "key": "", "most": 9, "type": "", "types": "[]", "last": "", "reason": ""}
     parameters |= {"last_source": "", "last_key": "", "consumer": "main", **handled_parameters(SQLITE, None)}
@@ -34,6 +41,7 @@ async def test_hot_queries_use_an_index(store: Store) -> None:
         in plan(before)
     )
     assert "webhook_receipts_object" in plan(queries.with_parameters(find, {"object", "limit"}))
+    assert "webhook_receipts_tenant" in plan(queries.with_parameters(find, {"tenant", "limit"}))
     assert "webhook_receipts_received" in plan(queries.with_parameters(find, {"limit"}))
     assert "webhook_receipts_received (received_at<?)" in plan(
         queries.with_parameters(find, {"before_receipt", "limit"})

@@ -14,7 +14,7 @@ FROM webhook_receipts r
 WHERE r.id > :after::bigint
   AND r.id = ANY(CAST(:receipts AS text)::bigint[])                          --? receipts
   AND r.source = :source                                       --? source
-  AND r.tenant = :tenant                                       --? tenant
+  AND r.tenant = :tenant AND r.tenant <> ''                   --? tenant
   AND r.consumer = :consumer                                   --? consumer
   AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
   AND r.object_id = :object                                    --? object

@@ -7,7 +7,7 @@ FROM webhook_receipts r
 WHERE r.id > 0
   AND r.id = :receipt                                          --? receipt
   AND r.source = :source                                       --? source
-  AND r.tenant = :tenant                                       --? tenant
+  AND r.tenant = :tenant AND r.tenant <> ''                   --? tenant
   AND r.consumer = :consumer                                   --? consumer
   AND r.source = ANY(:sources::text[])                         --? sources
   AND r.event_id = :event_id                                   --? event_id

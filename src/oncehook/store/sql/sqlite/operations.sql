@@ -14,7 +14,7 @@ FROM webhook_receipts r
 WHERE r.id > :after
   AND r.id IN (SELECT value FROM json_each(:receipts))         --? receipts
   AND r.source = :source                                       --? source
-  AND r.tenant = :tenant                                       --? tenant
+  AND r.tenant = :tenant AND r.tenant <> ''                   --? tenant
   AND r.consumer = :consumer                                   --? consumer
   AND (r.type GLOB :type OR r.type GLOB :type || '.*')         --? type
   AND r.object_id = :object                                    --? object

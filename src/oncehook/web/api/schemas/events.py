@@ -12,6 +12,7 @@ class EventsQuery(Struct, frozen=True):
     """Filters events. All conditions must hold."""
 
     source: Text = ""
+    tenant: Text = ""
     type: Annotated[str, Meta(max_length=500, description="A pattern with * and ?, or a dotted prefix.")] = ""
     object: Text = ""
     status: StateName | Literal["unhandled", ""] = ""
@@ -27,7 +28,7 @@ class Event(Struct):
 
     receipt: int
     source: str
-    tenant: str
+    tenant: str | None
     consumer: str
     provider: str
     event_id: str

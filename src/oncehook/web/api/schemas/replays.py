@@ -11,6 +11,7 @@ class ReplaySelection(Struct, frozen=True, forbid_unknown_fields=True):
     """Selects the events to replay. At least one filter field is required."""
 
     source: Text = ""
+    tenant: Text = ""
     type: Text = ""
     object: Text = ""
     status: StateName | Literal[""] = ""

@@ -65,6 +65,7 @@ CREATE TABLE webhook_receipts (
 -- Lists of events.
 CREATE INDEX webhook_receipts_received ON webhook_receipts (received_at, id);
 CREATE INDEX webhook_receipts_object ON webhook_receipts (object_id, received_at) WHERE object_id IS NOT NULL;
+CREATE INDEX webhook_receipts_tenant ON webhook_receipts (tenant, received_at, id) WHERE tenant <> '';
 CREATE INDEX webhook_receipts_main ON webhook_receipts (main_id) WHERE main_id IS NOT NULL;
 CREATE INDEX webhook_receipts_failed ON webhook_receipts (received_at, id) WHERE status = 'failed';
 
