@@ -119,7 +119,9 @@ def _compile_path(path: Any, value: Any, key: str) -> list[Condition]:
         raise ConfigurationError(f"{key} has no operator: the operators are {', '.join(OPERATORS)}")
     for operator in value:
         if operator not in OPERATORS:
-            raise ConfigurationError(f"{key}.{_quoted(operator)} is not an operator: {_operator_hint(path, operator)}")
+            raise ConfigurationError(
+                f"{key}.{_quoted(operator)} is not an operator: {_operator_hint(path, value, operator)}"
+            )
     return [make_condition(path, operator, operand, f"{key}.{operator}") for operator, operand in value.items()]
 
 
@@ -136,12 +138,15 @@ def _check_path(path: Any, key: str) -> None:
         )
 
 
-def _operator_hint(path: str, operator: Any) -> str:
+def _operator_hint(path: str, value: Any, operator: Any) -> str:
     closest = _closest(str(operator), OPERATORS)
     if closest:
         return f"did you mean {closest}?"
-    quoted = f'the operators are {", ".join(OPERATORS)}. A path with dots needs quotes, such as "{path}.{operator}"'
-    return quoted[:MAX_REASON]
+    while isinstance(value, Mapping) and value and not any(name in OPERATORS for name in value):  # TOML: data.id = 5
+        name, value = next(iter(value.items()))
+        path = f"{path}.{name}"
+    hint = f'the operators are {", ".join(OPERATORS)}. If this is a path, write it in quotes: "{path}"'
+    return hint[:MAX_REASON]
 
 
 def _closest(name: str, names: tuple[str, ...]) -> str | None:
