@@ -15,6 +15,7 @@ PARTS = {
     "pauses": protocols.PauseStore,
     "rates": protocols.RateStore,
     "roster": protocols.RosterStore,
+    "directory": protocols.DirectoryStore,
     "email": protocols.EmailStore,
     "schema": protocols.SchemaStore,
     "wakeups": protocols.WakeupStore,

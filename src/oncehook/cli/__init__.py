@@ -32,6 +32,7 @@ COMMANDS = {
     "providers": "List the providers, or describe one.",
     "doctor": "Check the configuration and the database, or explain rejections.",
     "keys": "Make and replace the keys that encrypt the database.",
+    "sources": "Add, list, rotate and remove sources while the inbox runs.",
     "secrets": "Show which secrets are in use and which can be removed.",
 }
 

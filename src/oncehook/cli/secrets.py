@@ -1,14 +1,13 @@
 """`oncehook secrets`: show which secrets are in use and which can be removed."""
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import click
 
-from oncehook.cli.app import app_option, configured_inbox
-from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
-from oncehook.model.rows import SecretUse
+from oncehook.cli.app import app_option
+from oncehook.cli.managed import opened_runtime
+from oncehook.cli.options import config_option, console, json_option, print_json, run
 from oncehook.operations.rotation import list_secrets
 
 
@@ -26,13 +25,12 @@ def command(config: str | None, as_json: bool) -> None:
     oncehook secrets
     oncehook secrets --json | jq 'select(.last_used_at == null)'
     """
-    runtime = configured_inbox(config)._runtime
 
-    async def secrets_used() -> list[SecretUse]:
-        async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
-            return await store.rejections.secrets_used()
+    async def query() -> list[dict[str, Any]]:
+        async with opened_runtime(config) as (runtime, store):
+            return list_secrets(list(runtime.sources.values()), await store.rejections.secrets_used())
 
-    rows = list_secrets(list(runtime.sources.values()), run(secrets_used()))
+    rows = run(query())
     if as_json:
         for row in rows:
             print_json(row)

@@ -198,6 +198,13 @@ class Handlers:
         of_source.sort(key=lambda h: h.rank, reverse=True)
         self._chosen.clear()
 
+    def remove_forward(self, source: str) -> None:
+        """Remove the forward of a source, if it has one."""
+        of_source = self._handlers.get((MAIN, source), [])
+        of_source[:] = [handler for handler in of_source if not handler.forwards_to]
+        self._handled.clear()
+        self._chosen.clear()
+
     def add_projection(self, source: str, function: Function, *, batch: int) -> None:
         """Register `function` for the events of a source that no user handler matches."""
         defaults = {"retry": Retry(), "timeout": DEFAULT_TIMEOUT, **self._defaults.get(source, {})}
@@ -266,7 +273,8 @@ class Handlers:
             if handler.source not in types_of:
                 known = ", ".join(sorted(types_of)) or "none"
                 raise ConfigurationError(
-                    f"{handler.name} is for source {handler.source!r}, which does not exist: the sources are {known}"
+                    f"{handler.name} is for source {handler.source!r}, which does not exist: the sources are {known}. "
+                    f"Define it in the configuration or in code, or add it with `oncehook sources add {handler.source}`"
                 )
             types = types_of[handler.source]
             if types is not None and not any(overlap(handler.pattern, allowed) for allowed in types):

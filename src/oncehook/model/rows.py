@@ -292,3 +292,39 @@ class SecretUse(QueryRow, frozen=True):
     first_used_at: str
     last_used_at: str
     now: str  # the current time of the database
+
+
+class ManagedSource(QueryRow, frozen=True):
+    """A source that Oncehook manages. `settings` is JSON, `secrets` is sealed, and `now` is the database's time."""
+
+    name: str
+    settings: str
+    secrets: str
+    revision: int
+    created_at: str
+    updated_at: str
+    removed_at: str | None
+    actor: str
+    now: str
+
+
+class ManagedTenant(QueryRow, frozen=True):
+    """A tenant that Oncehook manages. `secrets` is sealed, and `now` is the database's time."""
+
+    source: str
+    tenant: str
+    secrets: str
+    revision: int
+    created_at: str
+    updated_at: str
+    removed_at: str | None
+    actor: str
+    now: str
+
+
+class ChangedTenant(QueryRow, frozen=True):
+    """A tenant that was added, rotated or removed."""
+
+    source: str
+    tenant: str
+    revision: int

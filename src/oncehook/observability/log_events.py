@@ -97,6 +97,14 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "Other processes cannot wake this worker. It polls the database until they can.",
     ),
     "worker_database_unavailable": ("warning", "The worker cannot reach the database. It retries."),
+    "managed_source_unusable": (
+        "error",
+        "A source in the database cannot be used in this process. `detail` says why. It stays as it was before.",
+    ),
+    "settings_database_unavailable": (
+        "warning",
+        "The process cannot query whether sources, tenants or consumers have changed. It retries every second.",
+    ),
     # Effects.
     "effect_done": ("info", "The relay ran an effect, and its target accepted it."),
     "effect_retrying": ("warning", "An effect failed. The relay retries it."),

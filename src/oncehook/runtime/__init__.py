@@ -39,15 +39,20 @@ from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.source import Source
 from oncehook.receiver.inline import InlineReceiver
 from oncehook.receiver.reception import Reception
-from oncehook.runtime.checks import check_configuration, check_schema, log_warnings, open_store
+from oncehook.runtime.checks import check_configuration, check_schema, check_sources, log_warnings, open_store
 from oncehook.runtime.companion import Companion, stop_all
+from oncehook.runtime.email_projection import project_email
 from oncehook.runtime.lifecycle import Lifecycle
+from oncehook.runtime.managed_sources import ManagedSources
+from oncehook.runtime.managed_tenants import ManagedTenants, make_tenant_cache
 from oncehook.runtime.readiness import Readiness
 from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.runtime.sessions import make_sessions
+from oncehook.runtime.settings_watch import SettingsWatch
+from oncehook.runtime.source_factory import make_source
 from oncehook.store import make_store
 from oncehook.store.store import Store
-from oncehook.tenants.cache import TenantCache, make_cache
+from oncehook.tenants.cache import TenantCache
 from oncehook.tenants.lookup import SecretsFor
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.process import Processor
@@ -88,6 +93,7 @@ class Runtime:
         self.is_mounted = True  # in another app; False if an oncehook command runs the process
         self.sources: dict[str, Source] = {}
         self.tenants: dict[str, TenantCache] = {}  # by source
+        self.skip_failed: set[str] = set()  # sources with `serial_failed = "skip"`
         self.horizons: dict[str, Horizon] = {}
         self.handlers, self.effects, self.canonicals = Handlers(), EffectRegistry(), CanonicalFetchers()
         self.store: Store = make_store(settings)
@@ -107,6 +113,9 @@ class Runtime:
         self.effects.add(RegisteredEffect(HTTP, None, poster.post, POLICY, EFFECT_TIMEOUT))
         self.email_projection: EmailProjection | None = None
         self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
+        self.settings_watch = SettingsWatch(self.store)
+        self.managed_sources = ManagedSources(self)
+        ManagedTenants(self)
         self.heartbeat: Heartbeat | None = None
         self.processor: Processor | None = None
         self.worker: Worker | None = None
@@ -147,16 +156,6 @@ class Runtime:
             clock=self.clock,
         )
 
-    def _project_email(self, source: Source, *, unhandled: bool) -> None:
-        """Update the email projection with events of a source. With `unhandled`, also with events without a handler."""
-        from oncehook.email.projection import BATCH, EmailProjection, project_only
-
-        if self.email_projection is None:
-            self.email_projection = self.handlers.projection = EmailProjection(self.email.policy)
-        self.email_projection.add(source.name, source.provider_name, natural=source.settings.id is not None)
-        if unhandled:
-            self.handlers.add_projection(source.name, project_only, batch=BATCH)
-
     # -- sources --------------------------------------------------------------------------------------------------
 
     def add_source(
@@ -166,24 +165,11 @@ class Runtime:
             raise ConfigurationError(
                 f"sources.{name} is defined twice: in the configuration and in code, or twice in code"
             )
-        source = Source(
-            name,
-            settings,
-            own_providers=self.configuration.providers,
-            max_body=self.settings.max_body,
-            certificates=self.certificates,
-            proxies=self.proxies,
-        )
-        if settings.encrypt:
-            if settings.email:
-                raise ConfigurationError(
-                    f"sources.{name}: email and encrypt contradict each other, because the email projection stores "
-                    f"addresses in plain text: remove one of them"
-                )
-            source.encrypt = self.store.encryption.encrypt_claims
-        if secrets_for is not None:
-            self.tenants[name] = make_cache(source, secrets_for, self.clock)
+        source = make_source(self, name, settings)
+        if source.has_tenants:
+            self.tenants[name] = make_tenant_cache(self, source, secrets_for)
         self.sources[name] = source
+        (self.skip_failed.add if settings.serial_failed == "skip" else self.skip_failed.discard)(name)
         self.horizons[name] = horizon(name, settings, source.provider, self.settings)
         retry = with_fields(Retry(), source.retry, f"sources.{name}.retry")
         self.handlers.set_defaults(name, retry=retry, timeout=settings.timeout or DEFAULT_TIMEOUT)
@@ -192,7 +178,7 @@ class Runtime:
             self.handlers.add(forward.handler)
             self.forwards[name] = forward
         if settings.email:
-            self._project_email(source, unhandled=settings.forward is None)
+            project_email(self, source, unhandled=settings.forward is None)
         return source
 
     def load_secrets(self) -> None:
@@ -270,6 +256,7 @@ class Runtime:
         except BaseException:
             await stop_all(self._companions)
             raise
+        self.settings_watch.start()
         log_warnings(self)
         if self.has_worker:
             self.start_worker()
@@ -281,6 +268,8 @@ class Runtime:
         await self.store.open()
         try:
             await check_schema(self, self.store)
+            await self.settings_watch.load()
+            check_sources(self)
             if self.sessions is not None:
                 await self.sessions.check_database()
         except BaseException:
@@ -311,6 +300,7 @@ class Runtime:
             signals.emit("stop_timed_out", seconds=seconds)
 
     async def _finish(self) -> None:
+        await self.settings_watch.stop()
         for task in (self._rescuing, self._listening):
             if task is not None:
                 task.cancel()
@@ -370,7 +360,7 @@ class Runtime:
             concurrency=settings.concurrency,
             lease_seconds=settings.lease,
             poll=settings.poll,
-            skip_failed=[name for name, source in self.sources.items() if source.settings.serial_failed == "skip"],
+            skip_failed=self.skip_failed,
             announce=self.announcer.announce,
             handled=self.roster.handled,
         )

@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 
 
 def check_configuration(runtime: "Runtime") -> None:
-    """Raise ConfigurationError for retention, alerts or handlers that contradict each other, and for a missing key."""
+    """Raise ConfigurationError for settings of retention that contradict each other."""
     effect_horizon(runtime.settings, runtime.horizons.values())
+
+
+def check_sources(runtime: "Runtime") -> None:
+    """Raise ConfigurationError for alerts or handlers that contradict the sources, and for a missing key.
+
+    The managed sources are known. A handler may be for a managed source that was removed: its events may still wait.
+    """
     encrypted = [name for name, source in runtime.sources.items() if source.encrypt is not None]
     if encrypted and not runtime.store.keys:
         raise ConfigurationError(
@@ -25,7 +32,8 @@ def check_configuration(runtime: "Runtime") -> None:
         )
     if runtime.configuration.alerts:
         runtime.alerts.check()
-    runtime.handlers.check({name: source.settings.types for name, source in runtime.sources.items()})
+    types_of = {name: source.settings.types for name, source in runtime.sources.items()}
+    runtime.handlers.check({**dict.fromkeys(runtime.managed_sources.rows), **types_of})
 
 
 async def check_schema(runtime: "Runtime", store: Store) -> None:

@@ -23,12 +23,15 @@ from oncehook.model.lease import Leased, LeaseKey, Settled
 from oncehook.model.patterns import Handled
 from oncehook.model.rows import (
     AbandonedReceipt,
+    ChangedTenant,
     ExpiredReceipt,
     LiveHandler,
+    ManagedSource,
+    ManagedTenant,
     Pause,
     Unhandled,
 )
-from oncehook.store.rows import EffectTarget, EventType, Tokens, Window, WindowPosition
+from oncehook.store.rows import EffectTarget, EventType, SourceChange, TenantChange, Tokens, Window, WindowPosition
 from oncehook.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -261,6 +264,40 @@ class RosterStore(Protocol):
 
     async def unhandled(self) -> dict[str, Unhandled]:
         """Return, for each source, how many receipts are held and since when."""
+
+
+class DirectoryStore(Protocol):
+    """Settings that are in the database: consumers, and the sources and tenants that Oncehook manages."""
+
+    async def revision(self) -> int:
+        """Return the number of the last change."""
+
+    async def sources(self, after: int = -1) -> list[ManagedSource]:
+        """Return the managed sources that changed after a revision, also the removed ones."""
+
+    async def change_source(self, name: str, actor: str, change: SourceChange) -> int:
+        """Write a managed source and audit the actor, in one transaction. Returns the revision.
+
+        `change` gets the current row. No other change commits between its call and the end of the transaction.
+        """
+
+    async def tenant(self, source: str, tenant: str) -> ManagedTenant | None:
+        """Return a managed tenant, also a removed one, or None if it never existed."""
+
+    async def tenants(self, source: str, *, search: str = "", after: str = "", limit: int) -> list[ManagedTenant]:
+        """Return the tenants of a source that begin with `search` and come after `after`, in the order of names."""
+
+    async def changed_tenants(self, after: int, limit: int) -> list[ChangedTenant]:
+        """Return up to `limit` tenants that changed after a revision, also removed ones, in the order of revisions."""
+
+    async def change_tenant(self, source: str, tenant: str, actor: str, change: TenantChange) -> int:
+        """Write a managed tenant and audit the actor, in one transaction. Returns the revision.
+
+        `change` gets the current row. No other change commits between its call and the end of the transaction.
+        """
+
+    async def sealing_keys(self) -> set[str]:
+        """Return the ids of the keys that sealed the secrets of managed sources and tenants."""
 
 
 class SchemaStore(Protocol):

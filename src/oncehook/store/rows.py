@@ -1,10 +1,12 @@
 """Parameter and return types of the store's methods. The rows that other packages share are in `oncehook.model`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from oncehook.model.receipt import Filter
+from oncehook.model.rows import ManagedSource, ManagedTenant
 
 MAX_DUPLICATES = 100
 """How many duplicates are recorded per receipt; as many again with another body."""
@@ -41,6 +43,23 @@ class Tokens:
     granted: int
     wait: float
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryChange:
+    """The new content of a managed source or tenant, and the entry of the audit log. No detail contains a secret."""
+
+    secrets: str  # sealed; empty if it is removed
+    action: str
+    detail: Mapping[str, Any]
+    settings: str | None = None  # of a source, as JSON
+    is_removed: bool = False
+
+
+SourceChange = Callable[[ManagedSource | None], DirectoryChange]
+"""Decides on a change from the current row of a source. What it raises undoes the transaction."""
+
+TenantChange = Callable[[ManagedTenant | None], DirectoryChange]
+"""Decides on a change from the current row of a tenant. What it raises undoes the transaction."""
 
 Cutoffs = Mapping[str, datetime]
 """By source, the time before which rows may be deleted. Other sources are not pruned."""

@@ -6,6 +6,7 @@ from oncehook.config.settings import Settings
 from oncehook.store import queries
 from oncehook.store.alerts import SqlAlertStore
 from oncehook.store.database import Database
+from oncehook.store.directory import SqlDirectoryStore
 from oncehook.store.effects import SqlEffectStore
 from oncehook.store.email import SqlEmailStore
 from oncehook.store.encryption import Encryption
@@ -21,6 +22,7 @@ from oncehook.store.operator_protocols import (
 from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.protocols import (
     ClaimStore,
+    DirectoryStore,
     EffectStore,
     EmailStore,
     LeaseStore,
@@ -58,6 +60,7 @@ class Store:
         self.pauses: PauseStore = pauses
         self.rates: RateStore = SqlRateStore(executor)
         self.roster: RosterStore = SqlRosterStore(executor)
+        self.directory: DirectoryStore = SqlDirectoryStore(executor)
         self.rejections: RejectionStore = SqlRejectionStore(executor)
         self.alerts: AlertStore = SqlAlertStore(executor)
         self.email: EmailStore = SqlEmailStore(executor, database.transaction)

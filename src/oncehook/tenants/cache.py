@@ -117,6 +117,12 @@ class TenantCache:
             entries.pop(tenant, None)
         self._flights.pop(tenant, None)  # it may have read the old secrets, so its answer is not stored
 
+    def clear(self) -> None:
+        """Forget all tenants. The next delivery of each looks it up."""
+        self._known.clear()
+        self._others.clear()
+        self._flights.clear()  # they may have read old secrets, so their answers are not stored
+
     async def stop(self) -> None:
         """Cancel running lookups. The next one may run in another event loop."""
         flights = list(self._flights.values())
