@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": "Check the configuration and the database, or explain rejections.",
     "keys": "Make and replace the keys that encrypt the database.",
     "sources": "Add, list, rotate and remove sources while the inbox runs.",
+    "tenants": "Add, list, rotate and remove tenants while the inbox runs.",
     "secrets": "Show which secrets are in use and which can be removed.",
 }
 
