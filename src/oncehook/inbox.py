@@ -11,14 +11,14 @@ from oncehook.config.configuration import Configuration, load, read_source, read
 from oncehook.config.options import InboxOptions, SourceOptions
 from oncehook.config.settings import Settings
 from oncehook.handlers.registration import Registration
-from oncehook.model.receipt import Filter, Receipt
+from oncehook.model.receipt import Receipt
 from oncehook.model.values import Duration, positive_duration
 from oncehook.model.values import rate as parse_rate
 from oncehook.operations.pause import pause, resume
 from oncehook.operations.prune import Pruned
 from oncehook.operations.rehearse import Rehearsal
 from oncehook.operations.replay import Replayed, pages, preview, replay, with_horizon
-from oncehook.operations.selection import EventFilter, find_events, find_receipts, make_filter
+from oncehook.operations.selection import EventFilter, find_events, find_receipts, is_one_selection, make_filter
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.source import Source
 from oncehook.receiver.request import Receive, Scope, Send
@@ -156,7 +156,8 @@ class Inbox(Registration):
     ) -> Replayed:
         """Queue finished events to be handled again, as `oncehook replay` does.
 
-        Name events by receipt number or event id, or select them with filters. `handled_by` selects the events that a
+        Name events by receipt number or event id, or select them with filters. An event id names the receipts of all
+        consumers; with `consumer`, only that of one consumer is replayed. `handled_by` selects the events that a
         version of your code attempted. `rate`, such as "50/s", limits how fast the events are queued. `actor` is
         recorded in the audit log. With `dry_run` nothing is written. Returns how many events matched and were queued,
         and why the others were not.
@@ -283,8 +284,7 @@ async def _select(
 ) -> Selection:
     """Return the selection by receipts or by filter. Raises ValueError unless exactly one of them is used."""
     condition = make_filter(**filters)
-    is_filtered = condition != Filter() or handled_by is not None
-    if bool(receipts) == is_filtered:
+    if not is_one_selection(receipts, condition, handled_by):
         raise ValueError('pass either receipts or a filter, such as status="failed"')
     numbers = await find_receipts(store, receipts) if receipts else None
     return Selection(condition, receipts=numbers, handled_by=handled_by)

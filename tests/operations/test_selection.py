@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox, State
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.receipt import Filter
 from oncehook.operations import selection
 from oncehook.operations.selection import (
@@ -14,6 +15,7 @@ from oncehook.operations.selection import (
     find_event,
     find_events,
     find_receipts,
+    is_one_selection,
     make_filter,
     parse_when,
 )
@@ -59,7 +61,7 @@ def test_filter_has_the_given_conditions_and_ignores_none() -> None:
 @pytest.mark.parametrize(
     ("conditions", "error", "message"),
     [
-        ({"sauce": "stripe"}, TypeError, "there is no filter 'sauce'; the filters are source, type"),
+        ({"sauce": "stripe"}, TypeError, "there is no filter 'sauce'; the filters are source, tenant, consumer, type"),
         ({"status": "dead"}, ValueError, "status='dead' is not a status; the statuses are received"),
         ({"until": "later"}, ValueError, "'later' is not a time"),
     ],
@@ -90,6 +92,36 @@ async def test_id_that_several_sources_have_is_ambiguous(inbox: Inbox) -> None:
     with pytest.raises(EventAmbiguous, match=rf"pass one of the receipts .*{second} \(github\)"):
         await find_event(store, "evt_1")
     assert await find_receipts(store, [second, first]) == (first, second)
+
+
+@pytest.mark.anyio
+async def test_event_id_names_the_receipts_of_all_consumers(inbox: Inbox) -> None:
+    store = inbox._runtime.store
+    (main,) = await claim(store, "evt_1", copies=(ConsumerClaim("ledger"), ConsumerClaim("analytics")))
+    copies = [row.receipt async for row in find_events(store, Filter()) if row.consumer != "main"]
+    assert await find_receipts(store, ["evt_1"]) == tuple(sorted([main, *copies]))
+    assert await find_receipts(store, [copies[0]]) == (copies[0],)
+    event = await find_event(store, "evt_1")
+    assert event is not None and event.receipt == main
+    assert [row.consumer async for row in find_events(store, make_filter(consumer="ledger"))] == ["ledger"]
+
+
+@pytest.mark.parametrize(
+    ("names", "conditions", "handled_by", "expected"),
+    [
+        (["evt_1"], {}, None, True),
+        (["evt_1"], {"consumer": "ledger"}, None, True),
+        (["evt_1"], {"source": "stripe"}, None, False),
+        (["evt_1"], {}, "v1", False),
+        ([], {"consumer": "ledger"}, None, True),
+        ([], {}, "v1", True),
+        ([], {}, None, False),
+    ],
+)
+def test_events_are_selected_by_names_or_by_a_filter_and_a_consumer_narrows_both(
+    names: list[str], conditions: dict[str, Any], handled_by: str | None, expected: bool
+) -> None:
+    assert is_one_selection(names, make_filter(**conditions), handled_by) is expected
 
 
 @pytest.mark.anyio

@@ -15,6 +15,7 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.cli.tables import Column, print_table
+from oncehook.model.event import MAIN
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
 from oncehook.operations.selection import find_events
@@ -34,6 +35,7 @@ COLORS = {
 @app_option
 @click.option("--source", help="Only events of this source.")
 @click.option("--tenant", help="Only events of this tenant.")
+@click.option("--consumer", help="Only receipts of this consumer.")
 @click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only events about the object with this id.")
 @click.option("--status", type=click.Choice([s.value for s in State]), help="Only events with this status.")
@@ -49,6 +51,7 @@ def command(
     config: str | None,
     source: str | None,
     tenant: str | None,
+    consumer: str | None,
     type_: str | None,
     object_: str | None,
     status: str | None,
@@ -72,6 +75,7 @@ def command(
     event_filter = Filter(
         source=source,
         tenant=tenant,
+        consumer=consumer,
         type=type_,
         object=object_,
         status=UNHANDLED if unhandled else status,
@@ -103,6 +107,7 @@ async def _list(config: str | None, event_filter: Filter, limit: int, as_json: b
 COLUMNS = (
     Column("received"),
     Column("source"),
+    Column("consumer"),
     Column("type", truncates=True),
     Column("object", truncates=True),
     Column("event id", truncates=True),
@@ -113,12 +118,15 @@ COLUMNS = (
 
 
 def print_events(receipts: list[Receipt]) -> None:
+    """Print a table of receipts, with their consumers if one is not `main`."""
+    has_consumers = any(receipt.consumer != MAIN for receipt in receipts)
     print_table(
-        COLUMNS,
+        [column for column in COLUMNS if has_consumers or column.title != "consumer"],
         [
             (
                 f"{receipt.received_at.astimezone():%m-%d %H:%M:%S}",
                 receipt.scope,
+                *([receipt.consumer] if has_consumers else ()),
                 receipt.type,
                 receipt.object_id,
                 receipt.event_id,

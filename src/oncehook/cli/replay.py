@@ -23,6 +23,7 @@ from oncehook.model.values import positive_duration, rate
 from oncehook.operations.dead_letters import common_error, error_pattern
 from oncehook.operations.rehearse import DIRECT_CALLS_NOTE
 from oncehook.operations.replay import REPLAYABLE, Outcomes, Replayed, pages, preview, replay, with_horizon
+from oncehook.operations.selection import is_one_selection
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
@@ -51,8 +52,9 @@ class ReplayOptions:
 HELP = """Run the handlers of finished events again: of dead letters, processed events and ignored events. Exits 1 if no
 event was replayed.
 
-RECEIPT is the number of a receipt, or the event id of the sender. Alternatively, options select events; the command
-asks for confirmation if they select more than one. It skips events that are waiting or in progress, and events
+RECEIPT is the number of a receipt, or the event id of the sender, which selects the receipts of all consumers.
+--consumer selects those of one consumer. Alternatively, options select events; the command asks for confirmation if
+they select more than one. It skips events that are waiting or in progress, and events
 whose payload was pruned. Every replay is recorded in the audit log.
 
 --rehearse prints the statements that the handlers would run through tx, and rolls them back. Other calls that a
@@ -65,6 +67,7 @@ With --wait, the command exits 1 if an event failed again or is still waiting. A
 oncehook replay 1042
 oncehook replay --failed --since 2h --dry-run
 oncehook replay --failed --rate 50/s --wait
+oncehook replay --failed --consumer ledger
 oncehook replay --source stripe --type 'invoice.*' --handled-by 9f3c2e1 --yes
 oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
 """
@@ -76,6 +79,7 @@ oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
 @click.option("--failed", is_flag=True, help="Only dead letters; the same as --status failed.")
 @click.option("--source", help="Only events of this source.")
 @click.option("--tenant", help="Only events of this tenant.")
+@click.option("--consumer", help="Only receipts of this consumer.")
 @click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only events about the object with this id.")
 @click.option("--status", type=click.Choice(STATES), help="Only events with this status.")
@@ -111,6 +115,7 @@ def command(
     failed: bool,
     source: str | None,
     tenant: str | None,
+    consumer: str | None,
     type_: str | None,
     object_: str | None,
     status: str | None,
@@ -131,10 +136,17 @@ def command(
     _check_options(failed=failed, status=status, wait=wait, timeout=timeout)
     state = State.FAILED.value if failed else status
     event_filter = Filter(
-        source=source, tenant=tenant, type=type_, object=object_, status=state, since=since, until=until, search=search
+        source=source,
+        tenant=tenant,
+        consumer=consumer,
+        type=type_,
+        object=object_,
+        status=state,
+        since=since,
+        until=until,
+        search=search,
     )
-    by_filter = event_filter != Filter() or handled_by is not None
-    if bool(names) == by_filter:
+    if not is_one_selection(names, event_filter, handled_by):
         raise click.UsageError(
             "pass receipts, or select events with options such as --failed, --source or --since, but not both"
         )

@@ -12,6 +12,7 @@ from oncehook.cli.show import resolve_all
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.operations.replay import Replayed, retry_now, with_horizon
+from oncehook.operations.selection import is_one_selection
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
@@ -23,6 +24,7 @@ from oncehook.store.store import Store
 @click.option("--all", "everything", is_flag=True, help="Run every waiting retry.")
 @click.option("--source", help="Only events of this source.")
 @click.option("--tenant", help="Only events of this tenant.")
+@click.option("--consumer", help="Only receipts of this consumer.")
 @click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only events about the object with this id.")
 @click.option("--since", type=TimeOption(), help="Only events received since then: 2h, 7d or 2026-11-15T03:00:00Z.")
@@ -36,6 +38,7 @@ def command(
     everything: bool,
     source: str | None,
     tenant: str | None,
+    consumer: str | None,
     type_: str | None,
     object_: str | None,
     since: datetime | None,
@@ -55,8 +58,11 @@ def command(
     oncehook retry --source stripe --yes
     oncehook retry --all
     """
-    event_filter = Filter(source=source, tenant=tenant, type=type_, object=object_, since=since, until=until)
-    if everything + (event_filter != Filter()) + bool(names) != 1:
+    event_filter = Filter(
+        source=source, tenant=tenant, consumer=consumer, type=type_, object=object_, since=since, until=until
+    )
+    by_filter = not names and event_filter != Filter()
+    if everything + by_filter + bool(names) != 1 or (names and not is_one_selection(names, event_filter)):
         raise click.UsageError(
             "pass receipts, select events with options such as --source or --type, or use --all: exactly one of these"
         )

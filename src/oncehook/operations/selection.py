@@ -25,6 +25,7 @@ class EventFilter(TypedDict, total=False):
 
     source: str
     tenant: str
+    consumer: str  # `main`, or the name of another consumer
     type: str  # a pattern with * and ?, or a dotted prefix
     object: str  # the id of the object that the events are about
     status: State | str  # or "unhandled": waiting events without a handler in any process
@@ -73,6 +74,7 @@ def make_filter(**conditions: Unpack[EventFilter]) -> Filter:
     return Filter(
         source=conditions.get("source"),
         tenant=conditions.get("tenant"),
+        consumer=conditions.get("consumer"),
         type=conditions.get("type"),
         object=conditions.get("object"),
         status=None if status is None else str(status),
@@ -80,6 +82,13 @@ def make_filter(**conditions: Unpack[EventFilter]) -> Filter:
         until=None if until is None else parse_when(until),
         search=conditions.get("search") or None,  # every payload contains the empty text
     )
+
+
+def is_one_selection(names: Sequence[int | str], event_filter: Filter, handled_by: str | None = None) -> bool:
+    """Return whether events are selected either by names or by a filter. A consumer can narrow both."""
+    if names:
+        return event_filter == Filter(consumer=event_filter.consumer) and handled_by is None
+    return event_filter != Filter() or handled_by is not None
 
 
 async def find_events(store: Store, event_filter: Filter, limit: int | None = None) -> AsyncIterator[Receipt]:
@@ -97,28 +106,46 @@ async def find_events(store: Store, event_filter: Filter, limit: int | None = No
         remaining = None if remaining is None else remaining - len(page)
 
 
+MAX_MATCHES = 500
+"""How many receipts with one event id are read: of all sources, tenants and consumers."""
+
+
 async def find_event(store: Store, name: int | str) -> Receipt | None:
-    """Find an event by its receipt number, or else by its id. Raises EventAmbiguous if several sources have the id."""
+    """Find an event by the number of a receipt, or else by its id: the receipt that the consumer `main` has of it.
+
+    Raises EventAmbiguous if several sources or tenants have the id.
+    """
+    receipts = await _receipts_of(store, name)
+    return receipts[0] if receipts else None
+
+
+async def _receipts_of(store: Store, name: int | str) -> list[Receipt]:
+    """Return the receipt with a number, or else those that all consumers have of an event, that of `main` first."""
     text = str(name)
     is_number = text.isascii() and text.isdigit() and len(text) < 19
     receipt = await store.receipts.get(int(text)) if is_number else None
     if receipt is not None:
-        return receipt
-    matches = await store.receipts.find(Filter(event_id=text), limit=20)
-    if len(matches) > 1:
-        choices = ", ".join(f"{match.receipt} ({match.scope})" for match in matches)
+        return [receipt]
+    matches = await store.receipts.find(Filter(event_id=text), limit=MAX_MATCHES)
+    matches.sort(key=lambda match: (match.main_id is not None, match.receipt))
+    events = [match for match in matches if match.main_id is None]
+    if len(events) > 1:
+        choices = ", ".join(f"{match.receipt} ({match.scope})" for match in events)
         raise EventAmbiguous(f"{text} is in several sources or tenants: pass one of the receipts {choices}")
-    return matches[0] if matches else None
+    return matches
 
 
 async def find_receipts(store: Store, names: Sequence[int | str]) -> tuple[int, ...]:
-    """Return the receipts of all names. Raises EventNotFound for an unknown name, TypeError for another type."""
+    """Return the receipts of all names. An event id names the receipts that all consumers have of the event.
+
+    Raises EventNotFound for an unknown name, TypeError for another type.
+    """
     for name in names:
         if isinstance(name, bool) or not isinstance(name, (int, str)):
             example = 'pass receipt numbers or event ids as separate arguments, such as 1, "evt_2"'
             raise TypeError(f"{name!r:.80} is not an event: {example}")
-    events = [(name, await find_event(store, name)) for name in names]
-    missing = [str(name) for name, receipt in events if receipt is None]
+    events = [(name, await _receipts_of(store, name)) for name in names]
+    missing = [str(name) for name, receipts in events if not receipts]
     if missing:
         raise EventNotFound(f"there is no event {', '.join(missing)}; nothing was done")
-    return tuple(sorted({receipt.receipt for _, receipt in events if receipt is not None}))
+    return tuple(sorted({receipt.receipt for _, receipts in events for receipt in receipts}))
