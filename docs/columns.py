@@ -165,6 +165,11 @@ MEANING = {
         "headers": "A JSON object of the headers, without credentials and signatures.",
         "key_id": "The key that encrypted body and headers. Empty if they are plain.",
     },
+    "webhook_encryption_keys": {
+        "key_id": "The id of the key in the key ring.",
+        "proof": "A text that the key encrypted. It shows whether a key with this id is the same key.",
+        "first_used_at": "When a process first used the key to encrypt.",
+    },
     "webhook_keys": {
         "source": "The source.",
         "tenant": "The tenant of the event. Empty if it has none.",

@@ -268,6 +268,22 @@ class StoredBody(QueryRow, frozen=True):
     event_id: str
 
 
+class RegisteredKey(QueryRow, frozen=True):
+    """A key that has encrypted rows. `proof` is a text that it encrypted."""
+
+    key_id: str
+    proof: str
+    first_used_at: str
+
+
+class KeyUse(QueryRow, frozen=True):
+    """How many rows of a table a key has encrypted."""
+
+    table: str
+    key_id: str
+    number: int
+
+
 class StoredRejection(QueryRow, frozen=True):
     """A sample of a rejected request."""
 

@@ -39,7 +39,14 @@ from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.source import Source
 from oncehook.receiver.inline import InlineReceiver
 from oncehook.receiver.reception import Reception
-from oncehook.runtime.checks import check_configuration, check_schema, check_sources, log_warnings, open_store
+from oncehook.runtime.checks import (
+    check_configuration,
+    check_encryption,
+    check_schema,
+    check_sources,
+    log_warnings,
+    open_store,
+)
 from oncehook.runtime.companion import Companion, stop_all
 from oncehook.runtime.email_projection import project_email
 from oncehook.runtime.lifecycle import Lifecycle
@@ -270,6 +277,7 @@ class Runtime:
             await check_schema(self, self.store)
             await self.settings_watch.load()
             check_sources(self)
+            await check_encryption(self)
             if self.sessions is not None:
                 await self.sessions.check_database()
         except BaseException:

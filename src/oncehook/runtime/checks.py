@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import signals
+from oncehook.operations.keys import check_keys
 from oncehook.operations.prune import effect_horizon
 from oncehook.store import make_store
 from oncehook.store.store import Store
@@ -21,19 +22,24 @@ def check_configuration(runtime: "Runtime") -> None:
 
 
 def check_sources(runtime: "Runtime") -> None:
-    """Raise ConfigurationError for alerts or handlers that contradict the sources, and for a missing key.
+    """Raise ConfigurationError for alerts or handlers that contradict the sources.
 
     The managed sources are known. A handler may be for a managed source that was removed: its events may still wait.
     """
+    if runtime.configuration.alerts:
+        runtime.alerts.check()
+    types_of = {name: source.settings.types for name, source in runtime.sources.items()}
+    runtime.handlers.check({**dict.fromkeys(runtime.managed_sources.rows), **types_of})
+
+
+async def check_encryption(runtime: "Runtime") -> None:
+    """Raise ConfigurationError if the key ring lacks a key that a source or a row of the database needs."""
     encrypted = [name for name, source in runtime.sources.items() if source.encrypt is not None]
     if encrypted and not runtime.store.keys:
         raise ConfigurationError(
             f"sources.{encrypted[0]}.encrypt needs a key: `oncehook keys generate` prints one, and says how to set it"
         )
-    if runtime.configuration.alerts:
-        runtime.alerts.check()
-    types_of = {name: source.settings.types for name, source in runtime.sources.items()}
-    runtime.handlers.check({**dict.fromkeys(runtime.managed_sources.rows), **types_of})
+    await check_keys(runtime.store, encrypts=bool(encrypted))
 
 
 async def check_schema(runtime: "Runtime", store: Store) -> None:

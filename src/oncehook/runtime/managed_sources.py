@@ -50,6 +50,8 @@ class ManagedSources:
         if previous == UNKNOWN:
             await self.load(self.runtime.store, rows)
         else:
+            if self.runtime.store.keys and any(json.loads(row.settings).get("encrypt") for row in rows):
+                await self.runtime.store.encrypted_rows.register()  # before the first event is encrypted
             for row in rows:
                 self._update(row)
 

@@ -13,9 +13,11 @@ from oncehook.model.rows import (
     AuditEntry,
     DeadLetters,
     DuplicateCount,
+    KeyUse,
     Prunable,
     Rate,
     ReceiptCount,
+    RegisteredKey,
     ReplayEntry,
     SecretUse,
     SelectedCount,
@@ -25,7 +27,7 @@ from oncehook.model.rows import (
     StoredDuplicate,
     StoredRejection,
 )
-from oncehook.store.rows import Cutoffs, PruneCursor, ReceiptPosition, Selection
+from oncehook.store.rows import Cutoffs, PruneCursor, ReceiptPosition, ResealedPage, Selection
 
 T = TypeVar("T")
 
@@ -95,6 +97,31 @@ class ReceiptStore(Protocol):
 
     async def sources(self) -> list[str]:
         """Return the sources that have receipts, configured or not. Steps through the unique index."""
+
+
+class EncryptedRowStore(Protocol):
+    """The rows that the key ring has encrypted."""
+
+    async def registered(self) -> list[RegisteredKey]:
+        """Return the keys that may have encrypted rows. They were recorded when a process began to encrypt."""
+
+    async def register(self) -> None:
+        """Record that the first key of the key ring may have encrypted rows."""
+
+    async def unregister(self, key_id: str) -> None:
+        """Record that a key has encrypted no row that is still stored."""
+
+    def is_same_key(self, key: RegisteredKey) -> bool:
+        """Return whether the key ring has the recorded key, and not another key with the same id."""
+
+    async def counts(self) -> list[KeyUse]:
+        """Count the encrypted rows by table and key. Reads every row."""
+
+    async def reseal(self, part: str, after: Any = None) -> ResealedPage:
+        """Encrypt the next page of rows with the first key, if another key encrypted them.
+
+        `after` is the `next` of the page before. Rows that are locked or change at the same time are left out.
+        """
 
 
 class OperationStore(Protocol):

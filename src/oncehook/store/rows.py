@@ -1,5 +1,6 @@
 """Parameter and return types of the store's methods. The rows that other packages share are in `oncehook.model`."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -66,6 +67,16 @@ Cutoffs = Mapping[str, datetime]
 
 PruneCursor = tuple[datetime, int]
 """(received_at, receipt) at which the next step of pruning continues."""
+
+
+@dataclass(slots=True)
+class ResealedPage:
+    """The result of one page of a key rotation: how many rows were encrypted again, and which were not."""
+
+    next: Any  # where the next page begins; None: this was the last page
+    resealed: int = 0
+    locked: int = 0  # another transaction had locked or changed them
+    unreadable: Counter[str] = field(default_factory=Counter)  # rows by the key that is missing or wrong
 
 
 ReceiptPosition = tuple[str, int]

@@ -9,10 +9,12 @@ from oncehook.store.database import Database
 from oncehook.store.directory import SqlDirectoryStore
 from oncehook.store.effects import SqlEffectStore
 from oncehook.store.email import SqlEmailStore
+from oncehook.store.encrypted_rows import SqlEncryptedRowStore
 from oncehook.store.encryption import Encryption
 from oncehook.store.operations import SqlOperationStore
 from oncehook.store.operator_protocols import (
     AlertStore,
+    EncryptedRowStore,
     OperationStore,
     ReceiptStore,
     RejectionStore,
@@ -61,6 +63,7 @@ class Store:
         self.rates: RateStore = SqlRateStore(executor)
         self.roster: RosterStore = SqlRosterStore(executor)
         self.directory: DirectoryStore = SqlDirectoryStore(executor)
+        self.encrypted_rows: EncryptedRowStore = SqlEncryptedRowStore(executor, lambda: self.keys)
         self.rejections: RejectionStore = SqlRejectionStore(executor)
         self.alerts: AlertStore = SqlAlertStore(executor)
         self.email: EmailStore = SqlEmailStore(executor, database.transaction)

@@ -112,6 +112,14 @@ CREATE TABLE webhook_payloads (
     PRIMARY KEY (receipt_id, day)
 ) PARTITION BY RANGE (day);
 
+-- The keys that have encrypted payloads, effect arguments or error texts. `proof` is a text that the key encrypted: it shows
+-- whether a key of the same id is the same key.
+CREATE TABLE webhook_encryption_keys (
+    key_id        text COLLATE "C" PRIMARY KEY,
+    proof         text NOT NULL,
+    first_used_at timestamptz NOT NULL DEFAULT now()
+);
+
 -- == Attempts ==
 
 -- All attempts except those that processed an event. Those are stored on the receipt, which saves an insert per event.

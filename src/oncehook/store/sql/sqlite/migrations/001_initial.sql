@@ -100,6 +100,14 @@ CREATE TABLE webhook_payloads (
     key_id     TEXT  -- the key that encrypted body and headers; NULL if they are plain
 );
 
+-- The keys that have encrypted payloads, effect arguments or error texts. `proof` is a text that the key encrypted: it shows
+-- whether a key of the same id is the same key.
+CREATE TABLE webhook_encryption_keys (
+    key_id        TEXT PRIMARY KEY,
+    proof         TEXT NOT NULL,
+    first_used_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+);
+
 -- == Attempts ==
 
 -- All attempts except those that processed an event. Those are stored on the receipt, which saves an insert per event.

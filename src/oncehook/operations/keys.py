@@ -1,0 +1,95 @@
+"""Checks the key ring against the database, and encrypts all rows with its first key."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from oncehook.config.keyring import WHERE, KeyMissing
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.rows import RegisteredKey
+from oncehook.store.encrypted_rows import PARTS
+from oncehook.store.store import Store
+
+MAX_PASSES = 20
+"""How often a part is scanned again for rows that were locked, before the rotation reports them."""
+
+
+@dataclass(slots=True)
+class Rotation:
+    """What a rotation did."""
+
+    resealed: int = 0
+    locked: int = 0  # rows that stayed locked: run the rotation again
+    unreadable: Counter[str] = field(default_factory=Counter)  # rows by the key that is missing or wrong
+    removable: list[str] = field(default_factory=list)  # keys of the key ring that encrypt no row any more
+
+
+Progress = Callable[[str, int], None]
+"""Called after each page with the part of the database, and the rows that were encrypted so far."""
+
+
+async def check_keys(store: Store, *, encrypts: bool) -> None:
+    """Raise ConfigurationError if a key is missing or wrong that has encrypted rows.
+
+    If this process `encrypts`, its first key is recorded as one that has.
+    """
+    registered = await store.encrypted_rows.registered()
+    for key in registered:
+        if key.key_id not in store.keys:
+            raise ConfigurationError(
+                f"the database has rows that the key {key.key_id} encrypted, and {WHERE} does not have it: add it "
+                f"behind the key that encrypts. `oncehook keys list` shows which keys are in use"
+            )
+    check_proofs(store, registered)
+    if encrypts and store.keys.primary not in {key.key_id for key in registered}:
+        await store.encrypted_rows.register()
+
+
+def check_proofs(store: Store, registered: list[RegisteredKey]) -> None:
+    """Raise ConfigurationError if the key ring has another key under the id of a key that has encrypted rows."""
+    for key in registered:
+        if key.key_id in store.keys and not store.encrypted_rows.is_same_key(key):
+            raise ConfigurationError(
+                f"the key {key.key_id} in {WHERE} is not the one that encrypted the database: correct it, or give the "
+                f"new key another id"
+            )
+
+
+async def rotate(store: Store, progress: Progress | None = None) -> Rotation:
+    """Encrypt all rows with the first key of the key ring.
+
+    Each page commits, so an interrupted rotation continues where it ended. Processes may run at the same time. Raises
+    KeyMissing without a key.
+    """
+    if not store.keys:
+        raise KeyMissing(f"{WHERE} has no key: `oncehook keys generate` prints one, and how to set it", None)
+    check_proofs(store, await store.encrypted_rows.registered())
+    await store.encrypted_rows.register()
+    done = Rotation()
+    for part in PARTS:
+        await _rotate_part(store, part, done, progress or (lambda part, rows: None))
+    used = {use.key_id for use in await store.encrypted_rows.counts()}
+    for key in await store.encrypted_rows.registered():
+        if key.key_id not in used and key.key_id != store.keys.primary:
+            await store.encrypted_rows.unregister(key.key_id)
+    done.removable = [key_id for key_id in store.keys.key_ids[1:] if key_id not in used]
+    return done
+
+
+async def _rotate_part(store: Store, part: str, done: Rotation, progress: Progress) -> None:
+    """Encrypt the rows of a part, and scan it again while rows were locked."""
+    for _ in range(MAX_PASSES):
+        after, locked, unreadable = None, 0, Counter[str]()
+        while True:
+            page = await store.encrypted_rows.reseal(part, after)
+            done.resealed += page.resealed
+            locked += page.locked
+            unreadable += page.unreadable
+            progress(part, done.resealed)
+            after = page.next
+            if after is None:
+                break
+        if not locked:
+            break
+    done.locked += locked
+    done.unreadable += unreadable

@@ -1,0 +1,97 @@
+-- name: encryption_keys
+SELECT key_id, proof, first_used_at FROM webhook_encryption_keys ORDER BY first_used_at, key_id
+
+-- name: register_key
+INSERT INTO webhook_encryption_keys (key_id, proof) VALUES (:key_id, :proof) ON CONFLICT (key_id) DO NOTHING
+
+-- name: unregister_key
+DELETE FROM webhook_encryption_keys WHERE key_id = :key_id
+
+-- name: encrypted_counts
+-- How many rows of each table each key has encrypted. In a sealed text, the id of its key follows the prefix.
+SELECT "table", key_id, count(*) AS number FROM (
+    SELECT 'webhook_payloads' AS "table", key_id FROM webhook_payloads WHERE key_id IS NOT NULL
+    UNION ALL
+    SELECT "table", substr(value, 1, instr(value, ':') - 1) FROM (
+        SELECT "table", substr(value, instr(value, :sealed) + length(:sealed)) AS value FROM (
+            SELECT 'webhook_receipts' AS "table", last_error AS value FROM webhook_receipts
+            UNION ALL SELECT 'webhook_past_attempts', error FROM webhook_past_attempts
+            UNION ALL SELECT 'webhook_effects', coalesce(args, last_error) FROM webhook_effects
+            UNION ALL SELECT 'webhook_sources', secrets FROM webhook_sources
+            UNION ALL SELECT 'webhook_tenants', secrets FROM webhook_tenants
+        ) WHERE instr(value, :sealed) > 0
+    )
+)
+GROUP BY "table", key_id ORDER BY "table", key_id
+
+-- name: payloads_to_reseal
+-- Payloads that another key than the first of the key ring has encrypted.
+SELECT p.receipt_id AS id, p.body, p.headers, p.key_id, r.source, r.tenant, r.event_id
+FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id
+WHERE p.receipt_id > :after AND p.key_id IS NOT NULL AND p.key_id <> :key_id
+ORDER BY p.receipt_id LIMIT :limit
+
+-- name: lock_payloads
+SELECT receipt_id AS id FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:ids)) ORDER BY receipt_id
+
+-- name: reseal_payloads
+UPDATE webhook_payloads SET body = :body, headers = :headers, key_id = :key_id
+WHERE receipt_id = :id AND headers = :old_headers
+RETURNING receipt_id
+
+-- name: receipts_to_reseal
+-- Receipts whose error text another key has sealed. `current` is the prefix of a text that the first key has sealed.
+SELECT id, source, last_error FROM webhook_receipts
+WHERE id > :after AND instr(last_error, :sealed) > 0 AND instr(last_error, :current) = 0
+ORDER BY id LIMIT :limit
+
+-- name: lock_receipts
+SELECT id FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: reseal_receipts
+UPDATE webhook_receipts SET last_error = :last_error WHERE id = :id AND last_error = :old_last_error RETURNING id
+
+-- name: attempts_to_reseal
+SELECT a.id, r.source, a.error, a.traceback
+FROM webhook_past_attempts a JOIN webhook_receipts r ON r.id = a.receipt_id
+WHERE a.id > :after AND instr(a.error, :sealed) > 0 AND instr(a.error, :current) = 0
+ORDER BY a.id LIMIT :limit
+
+-- name: lock_attempts
+SELECT id FROM webhook_past_attempts WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: reseal_attempts
+UPDATE webhook_past_attempts SET error = :error, traceback = :traceback
+WHERE id = :id AND error = :old_error AND traceback IS :old_traceback
+RETURNING id
+
+-- name: effects_to_reseal
+SELECT id, source, scope, key, args, last_error FROM webhook_effects
+WHERE id > :after AND (
+    instr(args, :sealed) > 0 AND instr(args, :current) = 0 OR instr(last_error, :sealed) > 0 AND instr(last_error, :current) = 0
+)
+ORDER BY id LIMIT :limit
+
+-- name: lock_effects
+SELECT id FROM webhook_effects WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: reseal_effects
+UPDATE webhook_effects SET args = :args, last_error = :last_error
+WHERE id = :id AND args IS :old_args AND last_error IS :old_last_error
+RETURNING id
+
+-- name: sources_to_reseal
+SELECT name, secrets FROM webhook_sources WHERE instr(secrets, :sealed) > 0 AND instr(secrets, :current) = 0 ORDER BY name
+
+-- name: reseal_sources
+UPDATE webhook_sources SET secrets = :secrets WHERE name = :name AND secrets = :old_secrets RETURNING name
+
+-- name: tenants_to_reseal
+SELECT source, tenant, secrets FROM webhook_tenants
+WHERE (source, tenant) > (:source, :tenant) AND instr(secrets, :sealed) > 0 AND instr(secrets, :current) = 0
+ORDER BY source, tenant LIMIT :limit
+
+-- name: reseal_tenants
+UPDATE webhook_tenants SET secrets = :secrets
+WHERE source = :source AND tenant = :tenant AND secrets = :old_secrets
+RETURNING tenant

@@ -1,0 +1,137 @@
+"""Keys: the check at the start of an inbox, and rotations, also under load."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from oncehook import ConfigurationError, Event, Inbox
+from oncehook.config.keyring import KeyMissing, KeyRing, read_keys
+from oncehook.operations.keys import rotate
+from oncehook.testing import deliver
+from tests.support.encryption import encrypted_inbox, ring
+from tests.support.events import Rows, stripe_body
+from tests.support.waiting import eventually
+from tests.support.work import QUICK, receipts_are
+
+pytestmark = pytest.mark.anyio
+
+
+async def fill(make_inbox: Callable[..., Inbox], *ids: str, events: int = 3) -> None:
+    """Store events that the first of these keys encrypts."""
+    inbox = encrypted_inbox(make_inbox, *ids)
+    async with inbox.lifespan():
+        for number in range(events):
+            await deliver(inbox, "stripe", stripe_body(f"evt_{ids[0]}_{number}"))
+
+
+async def test_inbox_does_not_start_without_a_key_that_encrypted_rows(make_inbox: Callable[..., Inbox]) -> None:
+    await fill(make_inbox, "2026a")
+    for inbox in (encrypted_inbox(make_inbox, "2026b"), make_inbox()):
+        with pytest.raises(ConfigurationError, match=r"rows that the key 2026a encrypted.*add it behind the key"):
+            await inbox.start()
+        assert not inbox._runtime.is_running
+    await fill(make_inbox, "2026b", "2026a")
+
+
+async def test_inbox_does_not_start_with_another_key_under_the_same_id(make_inbox: Callable[..., Inbox]) -> None:
+    await fill(make_inbox, "2026a")
+    inbox = make_inbox(keys=[ring("2026b")[0].replace("2026b", "2026a")])
+    with pytest.raises(ConfigurationError, match=r"the key 2026a .* is not the one that encrypted the database"):
+        await inbox.start()
+
+
+async def test_key_that_encrypts_nothing_is_not_needed_later(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(keys=ring("2026a"))
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+    async with make_inbox().lifespan():
+        pass
+
+
+async def test_old_key_can_be_removed_after_a_rotation(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    await fill(make_inbox, "2026a")
+    inbox = encrypted_inbox(make_inbox, "2026b", "2026a")
+    seen: list[tuple[str, int]] = []
+    async with inbox.lifespan():
+        done = await rotate(inbox._runtime.store, lambda part, number: seen.append((part, number)))
+    assert (done.resealed, done.locked, dict(done.unreadable), done.removable) == (3, 0, {}, ["2026a"])
+    assert ("payloads", 3) in seen
+    assert rows("SELECT key_id FROM webhook_encryption_keys") == [("2026b",)]
+    handled = await handle_all(encrypted_inbox(make_inbox, "2026b"))
+    assert handled == [f"evt_2026a_{number}" for number in range(3)]
+
+
+async def handle_all(inbox: Inbox) -> list[str]:
+    """Start an inbox with a worker, and return the ids of the events that it handled."""
+    handled: list[str] = []
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        assert event["id"] == event.id
+        handled.append(event.id)
+
+    async with inbox.lifespan():
+        inbox._runtime.start_worker()
+        await eventually(lambda: len(handled) == 3, "all events are handled")
+    return sorted(handled)
+
+
+async def test_rotation_without_an_old_key_says_which_rows_it_left(make_inbox: Callable[..., Inbox]) -> None:
+    await fill(make_inbox, "2026a", events=2)
+    await fill(make_inbox, "2026b", "2026a", events=1)
+    inbox = encrypted_inbox(make_inbox, "2026c", "2026b", "2026a")
+    async with inbox.lifespan():
+        store = inbox._runtime.store
+        store._keys = read_keys(ring("2026c", "2026b"))
+        done = await rotate(store)
+        assert (done.resealed, dict(done.unreadable), done.removable) == (1, {"2026a": 2}, ["2026b"])
+        assert {key.key_id for key in await store.encrypted_rows.registered()} == {"2026a", "2026c"}
+
+
+async def test_rotation_needs_a_key_that_is_not_another_one(make_inbox: Callable[..., Inbox]) -> None:
+    await fill(make_inbox, "2026a")
+    inbox = encrypted_inbox(make_inbox, "2026a")
+    async with inbox.lifespan():
+        store = inbox._runtime.store
+        store._keys = KeyRing()
+        with pytest.raises(KeyMissing, match="`oncehook keys generate` prints one"):
+            await rotate(store)
+        store._keys = read_keys([ring("2026b")[0].replace("2026b", "2026a")])
+        with pytest.raises(ConfigurationError, match="is not the one that encrypted"):
+            await rotate(store)
+
+
+async def test_rotation_under_load_loses_nothing(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    """One process still encrypts with the old key, another with the new one, and rotations run all the time."""
+    old, new = encrypted_inbox(make_inbox, "2026a", "2026b"), encrypted_inbox(make_inbox, "2026b", "2026a")
+    handled: list[str] = []
+
+    @new.on("stripe", "*", retry=QUICK)
+    async def handle(event: Event) -> None:
+        if event.attempt == 1 and event.id.endswith("3"):
+            raise ConnectionError(event["id"])
+        assert event["id"] == event.id
+        handled.append(event.id)
+
+    async def send(inbox: Inbox, name: str) -> None:
+        for number in range(60):
+            response = await deliver(inbox, "stripe", stripe_body(f"evt_{name}_{number}"))
+            assert response.status == 202
+
+    async with old.lifespan(), new.lifespan():
+        new._runtime.start_worker()
+        senders = asyncio.gather(send(old, "old"), send(new, "new"))
+        rotations = 0
+        while not senders.done():
+            assert not (await rotate(new._runtime.store)).unreadable
+            rotations += 1
+        await senders
+        await eventually(receipts_are(rows, "processed", 120))
+        done = await rotate(new._runtime.store)
+    assert rotations > 1 and not done.unreadable and done.locked == 0
+    assert sorted(handled) == sorted(f"evt_{name}_{number}" for name in ("old", "new") for number in range(60))
+    assert rows("SELECT DISTINCT key_id FROM webhook_payloads") == [("2026b",)]
+    async with encrypted_inbox(make_inbox, "2026b").lifespan():
+        pass
