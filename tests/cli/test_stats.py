@@ -1,5 +1,6 @@
 """`oncehook stats`: counts, ages, warnings and `--watch`."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.cli.stats import duration_text
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.states import State
 from tests.support.command_line import Run
 from tests.support.events import make_claim
@@ -31,6 +33,35 @@ def test_stats_count_the_events_of_each_source_by_status(run: Run, filled: list[
     head, *shown = table.out.splitlines()
     assert table.code == 0 and head.split() == ["source", "events", *State, "duplicates", "lag", "oldest"]
     assert [line.split()[:2] for line in shown] == [["live", "1"], ["stripe", "4"], ["all", "5"]]
+
+
+def test_stats_count_each_event_once_and_have_a_row_per_consumer(
+    run: Run, config: Path, make_inbox: Callable[..., Inbox]
+) -> None:
+    failed = ConsumerClaim("ledger", State.FAILED, "E: no account")
+    copies = (ConsumerClaim("analytics"), failed)
+    claim_and_settle(make_inbox, make_claim("evt_1", status=State.PROCESSED, copies=copies))
+    stripe, main, analytics, ledger = run("stats", "--json").lines
+    assert (stripe["source"], stripe["events"], stripe["processed"], stripe["failed"]) == ("stripe", 1, 1, 0)
+    assert [row["consumer"] for row in (main, analytics, ledger)] == ["main", "analytics", "ledger"]
+    assert (analytics["received"], ledger["failed"], main["processed"]) == (1, 1, 1)
+    assert analytics["lag_seconds"] > 0 and ledger["lag_seconds"] == main["lag_seconds"] == 0
+    _, _, blank, head, *shown = run("stats").out.splitlines()
+    assert blank == "" and head.split() == ["consumer", "events", *State, "lag", "oldest"]
+    assert [line.split()[:2] for line in shown] == [["main", "1"], ["analytics", "1"], ["ledger", "1"]]
+
+
+def test_stats_show_a_paused_consumer(run: Run, config: Path, make_inbox: Callable[..., Inbox]) -> None:
+    claim_and_settle(make_inbox, make_claim("evt_1", copies=(ConsumerClaim("analytics"),)))
+
+    async def pause() -> None:
+        inbox = make_inbox(worker=False)
+        async with inbox.lifespan():
+            await inbox._runtime.store.pauses.pause("", "jane", consumer="analytics", reason="maintenance")
+
+    asyncio.run(pause())
+    assert "analytics has been paused since" in run("stats").out
+    assert [row.get("paused_reason") for row in run("stats", "--json").lines] == [None, None, "maintenance"]
 
 
 def test_stats_of_an_empty_inbox_say_so(run: Run, hooks: Path) -> None:

@@ -23,10 +23,11 @@ from tests.support.waiting import wait_until
 def test_metric_names_and_labels_are_the_documented_ones() -> None:
     promised = """
     oncehook_received_total{source} oncehook_duplicates_total{source} oncehook_rejected_total{source,reason}
-    oncehook_accept_seconds{source} oncehook_lag_seconds{source} oncehook_receipts{source,state}
-    oncehook_processed_total{source,outcome} oncehook_handle_seconds{source,handler} oncehook_stale_total{source}
-    oncehook_effect_conflicts_total{source} oncehook_effects{state} oncehook_oldest_unfinished_seconds{source}
-    oncehook_paused{source} oncehook_unhandled{source}
+    oncehook_accept_seconds{source} oncehook_lag_seconds{source,consumer} oncehook_receipts{source,consumer,state}
+    oncehook_processed_total{source,consumer,outcome} oncehook_handle_seconds{source,consumer,handler}
+    oncehook_stale_total{source,consumer} oncehook_effect_conflicts_total{source,consumer} oncehook_effects{state}
+    oncehook_oldest_unfinished_seconds{source,consumer} oncehook_unhandled{source,consumer}
+    oncehook_paused{source} oncehook_consumer_paused{consumer}
     """
     names = {match[1]: tuple(match[2].split(",")) for match in re.finditer(r"(\w+)\{([\w,]+)\}", promised)}
     assert {name: labels for name, (_, labels, _) in METRICS.items()} == names

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from oncehook import ConfigurationError, Inbox
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
 from oncehook.observability import metrics, signals
 from oncehook.testing import DeliveryResponse, deliver, post
-from tests.support.events import github_headers, stripe_body, stripe_headers
+from tests.support.events import github_headers, make_leased, stripe_body, stripe_headers
 from tests.support.log_lines import EVERY_EVENT, EXPECTED, deliver_one_of_each, parse_lines
 from tests.support.servers import run_sql
 
@@ -167,6 +169,21 @@ def test_rejection_is_counted_and_logged(log_to_stream: Callable[..., io.StringI
     (line,) = parse_lines(stream)
     assert (line["event"], line["reason"], line["detail"]) == ("rejected", "test_reason", "no such source")
     assert metrics.TALLY.counters[key] == before + 1
+
+
+@pytest.mark.parametrize("error", ["E: no account", "E: \x7f escaped"])
+def test_attempt_names_its_consumer_unless_it_is_main(log_to_stream: Callable[..., io.StringIO], error: str) -> None:
+    stream = log_to_stream()
+    for consumer in ("main", "ledger"):
+        leased = make_leased(consumer=consumer)
+        settled = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=1, error=error)
+        signals.record_attempt(leased, settled, True)
+        signals.record_noop(leased, "stale", "stripe", "invoice in_1")
+    lines = parse_lines(stream)
+    assert [(line["event"], line.get("consumer")) for line in lines] == [
+        ("retrying", None), ("stale_event", None), ("retrying", "ledger"), ("stale_event", "ledger"),
+    ]  # fmt: skip
+    assert lines[0].keys() | {"consumer"} == lines[2].keys()
 
 
 def test_background_failure_shows_the_class_and_place_of_an_error_and_not_its_text(

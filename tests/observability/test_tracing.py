@@ -50,6 +50,7 @@ async def test_attempt_is_a_new_trace_that_is_linked_to_the_delivery(stripe: Inb
     }  # fmt: skip
     assert attributes(work) == {
         **source, **event, "messaging.operation.type": "process", "oncehook.event.type": "invoice.paid",
+        "oncehook.consumer": "main",
         "oncehook.attempt": 1, "oncehook.outcome": "processed",
         "oncehook.handler": attributes(work)["oncehook.handler"],
     }  # fmt: skip

@@ -14,8 +14,9 @@ def dead_letters(number: int, error: str | None, **changes: Any) -> DeadLetters:
     """A row of the store: one error with its number of receipts."""
     time = TIME.format(number)
     values: dict[str, Any] = {
-        "source": "stripe", "handler": "app.paid", "last_error": error, "receipts": 1, "first_received_at": time,
-        "last_received_at": time, "first_failed_at": time, "last_failed_at": time, "last_receipt": number,
+        "source": "stripe", "consumer": "main", "handler": "app.paid", "last_error": error, "receipts": 1,
+        "first_received_at": time, "last_received_at": time, "first_failed_at": time, "last_failed_at": time,
+        "last_receipt": number,
     }  # fmt: skip
     return DeadLetters(**{**values, **changes})
 
@@ -60,3 +61,8 @@ def test_sources_and_handlers_are_separate_groups_and_the_largest_is_first() -> 
     assert [(group["source"], group["handler"], group["receipts"]) for group in groups] == [
         ("stripe", "app.voided", 9), ("stripe", "app.paid", 1), ("github", "app.paid", 1)
     ]  # fmt: skip
+
+
+def test_consumers_have_their_own_groups() -> None:
+    groups = group_by_error([dead_letters(1, "E: x"), dead_letters(2, "E: x", consumer="ledger")])
+    assert [(group["consumer"], group["receipts"]) for group in groups] == [("main", 1), ("ledger", 1)]

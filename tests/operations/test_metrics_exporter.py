@@ -11,6 +11,8 @@ import pytest
 
 from oncehook import Event, Inbox
 from oncehook.config.settings import Settings
+from oncehook.model.claim import ConsumerClaim
+from oncehook.model.states import State
 from oncehook.observability import metrics
 from oncehook.observability.metrics import BOUNDS, Tally
 from oncehook.operations.metrics_exporter import MetricsExporter, render
@@ -21,6 +23,7 @@ from tests.support.events import stripe_body
 from tests.support.prometheus import Figures, parse_metrics
 from tests.support.serve import served
 from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -72,12 +75,12 @@ async def test_worker_counts_outcomes_and_seconds_per_handler(make_inbox: Callab
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
         await eventually(lambda: processed_attempts() == 5, "the worker processes all events")
         figures = await scrape(inbox)
-    assert figures['oncehook_processed_total{outcome="processed",source="stripe"}'] == 5
+    assert figures['oncehook_processed_total{consumer="main",outcome="processed",source="stripe"}'] == 5
     (counted,) = [v for k, v in figures.items() if k.startswith("oncehook_handle_seconds_count") and "paid" in k]
     (total,) = [v for k, v in figures.items() if k.startswith("oncehook_handle_seconds_sum") and "paid" in k]
     assert counted == 5 and total > 0
-    assert figures['oncehook_receipts{source="stripe",state="processed"}'] == 5
-    assert figures['oncehook_lag_seconds{source="stripe"}'] == 0
+    assert figures['oncehook_receipts{consumer="main",source="stripe",state="processed"}'] == 5
+    assert figures['oncehook_lag_seconds{consumer="main",source="stripe"}'] == 0
 
 
 async def test_effects_are_shown_by_state_and_conflicts_and_stale_events_are_counted(
@@ -100,16 +103,34 @@ async def test_effects_are_shown_by_state_and_conflicts_and_stale_events_are_cou
         await drain(inbox)
         figures = await scrape(inbox)
     assert (waiting['oncehook_effects{state="waiting"}'], figures['oncehook_effects{state="done"}']) == (1, 1)
-    assert figures['oncehook_effect_conflicts_total{source="stripe"}'] == 2
-    assert figures['oncehook_stale_total{source="stripe"}'] == 2
+    assert figures['oncehook_effect_conflicts_total{consumer="main",source="stripe"}'] == 2
+    assert figures['oncehook_stale_total{consumer="main",source="stripe"}'] == 2
+
+
+async def test_work_is_shown_by_consumer_and_deliveries_are_not(inbox: Inbox) -> None:
+    failed = ConsumerClaim("ledger", State.FAILED, "E: no account")
+    await claim(inbox, "evt_1", status=State.PROCESSED, copies=(ConsumerClaim("analytics"), failed))
+    await inbox._runtime.store.pauses.pause("", "jane", consumer="ledger")
+    await advance(inbox, "2s")
+    figures = await scrape(inbox)
+    assert figures['oncehook_lag_seconds{consumer="analytics",source="stripe"}'] >= 2
+    assert figures['oncehook_oldest_unfinished_seconds{consumer="analytics",source="stripe"}'] >= 2
+    assert figures['oncehook_lag_seconds{consumer="main",source="stripe"}'] == 0
+    assert figures['oncehook_receipts{consumer="ledger",source="stripe",state="failed"}'] == 1
+    assert figures['oncehook_receipts{consumer="main",source="stripe",state="processed"}'] == 1
+    assert figures['oncehook_processed_total{consumer="ledger",outcome="failed",source="stripe"}'] == 0
+    paused = {name: figures[f'oncehook_consumer_paused{{consumer="{name}"}}'] for name in ("main", "ledger")}
+    assert paused == {"main": 0, "ledger": 1} and figures['oncehook_paused{source="stripe"}'] == 0
+    labels = [name for name in figures if name.startswith(("oncehook_received", "oncehook_duplicates"))]
+    assert not [name for name in labels if "consumer" in name]
 
 
 async def test_waiting_event_has_a_lag(inbox: Inbox) -> None:
     await deliver(inbox, "stripe", stripe_body())
     await advance(inbox, "2s")
     figures = await scrape(inbox)
-    assert figures['oncehook_receipts{source="stripe",state="received"}'] == 1
-    assert figures['oncehook_lag_seconds{source="stripe"}'] >= 2
+    assert figures['oncehook_receipts{consumer="main",source="stripe",state="received"}'] == 1
+    assert figures['oncehook_lag_seconds{consumer="main",source="stripe"}'] >= 2
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -147,7 +168,7 @@ async def test_database_is_not_queried_at_every_scrape(inbox: Inbox) -> None:
     clock.advance(2.0)
     figures = parse_metrics(await exporter.text())
     assert figures['oncehook_received_total{source="stripe"}'] == 1
-    assert 'oncehook_receipts{source="stripe",state="received"}' not in figures
+    assert 'oncehook_receipts{consumer="main",source="stripe",state="received"}' not in figures
 
 
 def test_histogram_has_a_cumulative_bucket_for_every_bound() -> None:
@@ -165,11 +186,11 @@ async def test_every_series_of_a_configured_source_exists_from_the_start(inbox: 
     figures = parse_metrics(await MetricsExporter(inbox._runtime.store, inbox._runtime.sources).text())
     for source in ("stripe", "github"):
         assert figures[f'oncehook_received_total{{source="{source}"}}'] == 0
-        assert figures[f'oncehook_processed_total{{outcome="failed",source="{source}"}}'] == 0
+        assert figures[f'oncehook_processed_total{{consumer="main",outcome="failed",source="{source}"}}'] == 0
         assert figures[f'oncehook_rejected_total{{reason="bad_signature",source="{source}"}}'] == 0
         assert figures[f'oncehook_accept_seconds_count{{source="{source}"}}'] == 0
-        assert figures[f'oncehook_receipts{{source="{source}",state="failed"}}'] == 0
-        assert figures[f'oncehook_oldest_unfinished_seconds{{source="{source}"}}'] == 0
+        assert figures[f'oncehook_receipts{{consumer="main",source="{source}",state="failed"}}'] == 0
+        assert figures[f'oncehook_oldest_unfinished_seconds{{consumer="main",source="{source}"}}'] == 0
         assert figures[f'oncehook_paused{{source="{source}"}}'] == 0
     assert figures['oncehook_effects{state="failed"}'] == 0
 

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from oncehook.model.claim import Duplicate
+from oncehook.model.claim import ConsumerClaim, Duplicate
 from oncehook.model.lease import Settled
 from oncehook.model.receipt import Filter
-from oncehook.model.rows import DuplicateCount, SourceTotals
+from oncehook.model.rows import DuplicateCount, SourceTotals, WorkCount
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.store import Store
@@ -31,7 +31,7 @@ async def test_counts_group_receipts_by_source_and_status(store: Store) -> None:
 
 async def test_empty_store_has_no_sources_and_no_totals(store: Store) -> None:
     assert await store.receipts.sources() == []
-    assert await store.stats.source_totals(10) == SourceTotals({}, {}, {})
+    assert await store.stats.source_totals(10) == SourceTotals([], [], {})
     assert await store.stats.rates(await store.operations.now() - timedelta(hours=1), 60) == []
 
 
@@ -66,9 +66,10 @@ async def test_source_totals_are_counted_up_to_a_bound(store: Store) -> None:
     await claim(store, "d", "e", status=State.FAILED)
     last = (await store.receipts.find(Filter(), limit=1))[0]
     totals = await store.stats.source_totals(100)
-    assert totals.waiting == {"stripe": 3} and totals.dead_letters == {"stripe": 2}
+    assert totals.waiting == [WorkCount("stripe", "main", 3)]
+    assert totals.dead_letters == [WorkCount("stripe", "main", 2)]
     assert totals.last_received_at == {"stripe": rfc3339(last.received_at)}
-    assert (await store.stats.source_totals(2)).waiting == {"stripe": 2}
+    assert (await store.stats.source_totals(2)).waiting == [WorkCount("stripe", "main", 2)]
 
 
 async def test_change_token_changes_with_every_change_and_only_then(store: Store) -> None:
@@ -113,4 +114,31 @@ async def test_lag_is_the_time_since_the_oldest_receipt_was_due(store: Store) ->
     await store.schema.move_times_back(3600)
     await claim(store, "c")
     lags = await store.stats.lags()
-    assert set(lags) == {"stripe", "github"} and all(3500 < lag < 3700 for lag in lags.values())
+    assert {row.source for row in lags} == {"stripe", "github"} and all(3500 < row.lag < 3700 for row in lags)
+
+
+async def test_receipts_of_named_consumers_count_as_work_and_not_as_events(store: Store) -> None:
+    copies = (ConsumerClaim("analytics"), ConsumerClaim("ledger", State.FAILED, "E: no account"))
+    (receipt,) = await claim(store, "evt_1", copies=copies)
+    await store.claims.note_duplicates([Duplicate(receipt, None, b"", True)])
+    now = await store.operations.now()
+    rates = await store.stats.rates(now - timedelta(hours=1), 86400)
+    assert {(row.series, row.number) for row in rates} == {("received", 1), ("duplicate", 1)}
+    assert await store.stats.duplicate_counts() == [DuplicateCount("stripe", 1, 0)]
+    counts = {(row.consumer, row.status): row.receipts for row in await store.stats.counts()}
+    assert counts == {("main", "received"): 1, ("analytics", "received"): 1, ("ledger", "failed"): 1}
+    totals = await store.stats.source_totals(100)
+    assert sorted((row.consumer, row.number) for row in totals.waiting) == [("analytics", 1), ("main", 1)]
+    assert totals.dead_letters == [WorkCount("stripe", "ledger", 1)]
+    assert [row.consumer for row in await store.stats.lags()] == ["analytics", "main"]
+    (group,) = await store.stats.dead_letters(10)
+    assert (group.consumer, group.last_error) == ("ledger", "E: no account")
+
+
+async def test_newest_arrivals_are_searched_among_events_and_not_among_their_copies(store: Store) -> None:
+    copies = tuple(ConsumerClaim(f"consumer-{number}") for number in range(5))
+    await claim(store, "evt_0", source="github")
+    await claim(store, "evt_1", "evt_2", copies=copies)
+    assert set((await store.stats.source_totals(3)).last_received_at) == {"github", "stripe"}
+    silent = await store.alerts.measure("silent_sources", {"most": 3})
+    assert {row.source for row in silent} == {"github", "stripe"}

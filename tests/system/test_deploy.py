@@ -311,7 +311,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
 
 
 def test_the_dashboard_uses_any_data_source_and_no_panels_overlap() -> None:
-    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "source"]
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "source", "consumer"]
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["datasource"]["uid"] == "${datasource}" and panel["description"] for panel in panels)

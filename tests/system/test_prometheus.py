@@ -25,17 +25,23 @@ from tests.support.waiting import wait_until
 RULES_FILE = ROOT / "deploy/prometheus/alerts.yaml"
 RULES = [rule for group in yaml.safe_load(RULES_FILE.read_text())["groups"] for rule in group["rules"]]
 SOURCE = 'source="stripe"'
+WORK = 'source="stripe", consumer="analytics"'
 
 # Alert → the series that trigger it ("0+3x60" starts at 0 and adds 3 per minute for an hour), and when it must fire.
 FIRES: dict[str, tuple[dict[str, str], str]] = {
     "OncehookDown": ({'up{job="oncehook", instance="a"}': "1 1 0x60"}, "10m"),
     "OncehookDatabaseAway": ({f'oncehook_receipts{{{SOURCE}, state="failed"}}': "0x60 _x60"}, "70m"),
     "OncehookLag": (
-        {f"oncehook_oldest_unfinished_seconds{{{SOURCE}}}": "0+60x60", f"oncehook_paused{{{SOURCE}}}": "0x60"},
+        {
+            f"oncehook_oldest_unfinished_seconds{{{WORK}}}": "0+60x60",
+            f"oncehook_paused{{{SOURCE}}}": "0x60",
+            'oncehook_consumer_paused{consumer="main"}': "1x60",
+        },
         "8m",
     ),
-    "OncehookUnhandled": ({f"oncehook_unhandled{{{SOURCE}}}": "3x60"}, "12m"),
+    "OncehookUnhandled": ({f"oncehook_unhandled{{{WORK}}}": "3x60"}, "12m"),
     "OncehookPaused": ({f"oncehook_paused{{{SOURCE}}}": "1x1500"}, "1441m"),
+    "OncehookConsumerPaused": ({'oncehook_consumer_paused{consumer="analytics"}': "1x1500"}, "1441m"),
     "OncehookSignatures": (
         {
             f'oncehook_rejected_total{{{SOURCE}, reason="bad_signature"}}': "0+60x60",
@@ -50,11 +56,12 @@ FIRES: dict[str, tuple[dict[str, str], str]] = {
         },
         "35m",
     ),
-    "OncehookDeadLetters": ({f'oncehook_receipts{{{SOURCE}, state="failed"}}': "0 1x60"}, "1m"),
+    "OncehookDeadLetters": ({f'oncehook_receipts{{{WORK}, state="failed"}}': "0 1x60"}, "1m"),
     "OncehookHandlersFail": (
         {
-            f'oncehook_processed_total{{{SOURCE}, outcome="crashed"}}': "0+9x60",
-            f'oncehook_processed_total{{{SOURCE}, outcome="processed"}}': "0+1x60",
+            f'oncehook_processed_total{{{SOURCE}, consumer="main", outcome="processed"}}': "0+90x60",
+            f'oncehook_processed_total{{{WORK}, outcome="crashed"}}': "0+9x60",
+            f'oncehook_processed_total{{{WORK}, outcome="processed"}}': "0+1x60",
         },
         "25m",
     ),
@@ -73,11 +80,19 @@ FIRES: dict[str, tuple[dict[str, str], str]] = {
 QUIET: dict[str, tuple[str, dict[str, str], str]] = {
     "a paused source has no lag": (
         "OncehookLag",
-        {f"oncehook_oldest_unfinished_seconds{{{SOURCE}}}": "0+60x60", f"oncehook_paused{{{SOURCE}}}": "1x60"},
+        {f"oncehook_oldest_unfinished_seconds{{{WORK}}}": "0+60x60", f"oncehook_paused{{{SOURCE}}}": "1x60"},
+        "60m",
+    ),
+    "a paused consumer has no lag": (
+        "OncehookLag",
+        {
+            f"oncehook_oldest_unfinished_seconds{{{WORK}}}": "0+60x60",
+            'oncehook_consumer_paused{consumer="analytics"}': "1x60",
+        },
         "60m",
     ),
     "dead letters that were replayed": (
-        "OncehookDeadLetters", {f'oncehook_receipts{{{SOURCE}, state="failed"}}': "3x20 0x40"}, "40m",
+        "OncehookDeadLetters", {f'oncehook_receipts{{{WORK}, state="failed"}}': "3x20 0x40"}, "40m",
     ),
 }  # fmt: skip
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from oncehook.alerts.settings import WINDOW, AlertSettings
 from oncehook.model.incident import RuleMeasurement
 from oncehook.model.values import as_duration
@@ -85,6 +87,16 @@ RULES = (
         page="/sources",
         unit="seconds",
         title="{source} is paused",
+    ),
+    Rule(
+        name="paused_consumer",
+        setting="paused",
+        measure="consumer_pause_ages",
+        sentence="The consumer {source} has been paused for {value} (threshold {threshold}). Its receipts wait.",
+        remedy="Resume it to process them. Run `oncehook stats` to see how many wait.",
+        page="/consumers",
+        unit="seconds",
+        title="The consumer {source} is paused",
     ),
     Rule(
         name="rejections",
@@ -181,13 +193,31 @@ def evaluate(
     """Compare the measured values with the thresholds of their sources. Sources without a threshold are left out."""
     readings = []
     for rule in RULES:
-        for row in measured.get(rule.name, ()):
+        for row in _by_source(rule, measured.get(rule.name, ())):
             threshold = _threshold(rule, row, settings, sources.get(row.source))
             if threshold is not None:
                 value = max(0.0, float(getattr(row, rule.column)))
                 facts = sentence_facts(rule, row.source, value, threshold, sources.get(row.source))
                 readings.append(Reading(rule, row.source, value, threshold, facts))
     return readings
+
+
+def _by_source(rule: Rule, rows: Iterable[RuleMeasurement]) -> list[RuleMeasurement]:
+    """Combine the rows of a source's consumers: numbers are added up, and of times the longest counts.
+
+    Consumers that wait because of a pause count only if no other consumer of the source has a row.
+    """
+    sources: dict[str, list[RuleMeasurement]] = {}
+    for row in rows:
+        sources.setdefault(row.source, []).append(row)
+    combined = []
+    for group in sources.values():
+        counted = [row for row in group if not row.is_paused] or group
+        worst = max(counted, key=lambda row: float(getattr(row, rule.column)))
+        if rule.unit == "number":
+            worst = msgspec.structs.replace(worst, **{rule.column: sum(getattr(row, rule.column) for row in counted)})
+        combined.append(worst)
+    return combined
 
 
 def _threshold(rule: Rule, row: RuleMeasurement, settings: AlertSettings, source: Source | None) -> float | None:

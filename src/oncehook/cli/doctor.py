@@ -111,8 +111,9 @@ async def _handlers(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
     for name in sorted(runtime.sources.keys() - runtime.handlers.handled.sources):
         where = "another process has one" if name in elsewhere else "no running process has one, so its events wait"
         yield "note", f"source {name}: this app has no handler, forward or email projection for it; {where}"
-    for name, row in (await store.roster.unhandled()).items():
+    for row in await store.roster.unhandled():
         events = "1 event has" if row.number == 1 else f"{row.number:,} events have"
+        name = row.source
         source = runtime.sources.get(name)
         if source is not None and source.settings.unhandled == "ignore":
             after = as_duration(IGNORE_SECONDS)

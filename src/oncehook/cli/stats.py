@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -21,9 +22,12 @@ from oncehook.cli.options import (
 from oncehook.cli.pause import pause_text
 from oncehook.cli.tables import is_narrow
 from oncehook.model.effect import EffectState, WaitingEffects
+from oncehook.model.event import MAIN
+from oncehook.model.rows import Pause, ReceiptCount
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import positive_duration
+from oncehook.operations.work import Work, read_open_work
 from oncehook.store.store import Store
 
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
@@ -34,6 +38,7 @@ FULL_WIDTH = 104
 """Terminal columns of the whole table. A narrower terminal shows only the statuses that some event has."""
 
 AGES = ("lag_seconds", "oldest_unfinished_seconds")
+NOT_PAUSED = {"paused_at": None, "paused_until": None, "paused_reason": None}
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -54,8 +59,9 @@ def command(config: str | None, watch: bool, every: float, as_json: bool) -> Non
     unfinished event.
 
     `lag` is the time that the oldest due event has waited for a worker. `oldest` is the age of the oldest unfinished
-    event, whether it is waiting or a worker holds it. With --watch and --json, each refresh prints one line with the
-    time, the sources and the effects.
+    event, whether it is waiting or a worker holds it. If there are consumers besides `main`, a second table has a row
+    for each consumer; the statuses of the sources are then those of `main`. With --watch and --json, each refresh
+    prints one line with the time, the sources, the consumers and the effects.
 
     \b
     oncehook stats
@@ -71,74 +77,106 @@ def command(config: str | None, watch: bool, every: float, as_json: bool) -> Non
 
 async def _print_once(config: str | None, as_json: bool) -> None:
     async with opened_store(config) as store:
-        sources, effects = await _gather(store)
+        report = await _gather(store)
     if as_json:
-        for row in [*sources, effects] if effects else sources:
+        for row in [*report.sources, *report.consumers, *filter(None, [report.effects])]:
             print_json(row)
     else:
-        _print(sources, effects)
+        _print(report)
 
 
 async def _watch(config: str | None, every: float, as_json: bool) -> None:
     """Refresh: a terminal is cleared first, and other outputs get one report after the other."""
     async with opened_store(config) as store:
         while True:
-            sources, effects = await _gather(store)
+            report = await _gather(store)
             at = rfc3339(await store.operations.now()) or ""
             if as_json:
-                print_json({"at": at, "sources": sources, **effects})
+                consumers = {"consumers": report.consumers} if report.consumers else {}
+                print_json({"at": at, "sources": report.sources, **consumers, **report.effects})
             else:
                 click.clear()  # does nothing without a terminal
                 click.echo(f"{at[:19]}Z   refreshed every {every:g} s; Ctrl-C stops it")
-                _print(sources, effects)
+                _print(report)
             sys.stdout.flush()
             await asyncio.sleep(every)
 
 
-def _print(sources: list[dict[str, Any]], effects: dict[str, Any]) -> None:
-    if sources:
-        _print_table(sources)
-        _print_unhandled(sources)
-        _print_paused(sources)
-        _print_noops(sources)
-        _print_effects(effects)
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One row per source, one per consumer unless there is only `main`, and the effects if there are any."""
+
+    sources: list[dict[str, Any]]
+    consumers: list[dict[str, Any]]
+    effects: dict[str, Any]
+
+
+def _print(report: Report) -> None:
+    if report.sources:
+        _print_table("source", report.sources)
+        if report.consumers:
+            click.echo()
+            _print_table("consumer", report.consumers)
+        _print_unhandled(report.sources)
+        _print_paused(report.sources, "source")
+        _print_paused(report.consumers, "consumer")
+        _print_noops(report.sources)
+        _print_effects(report.effects)
     else:
         click.echo("no events yet")
 
 
-async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """One row per source, and one row about effects, which is empty if there are none."""
-    pauses = await store.pauses.active()
-    counts, lags, noops = await store.stats.counts(), await store.stats.lags(), await store.effects.noop_counts()
-    states, waiting = await store.effects.counts(), await store.effects.waiting()
-    unfinished = await store.alerts.measure("oldest_unfinished", {})
+async def _gather(store: Store) -> Report:
+    counts, pauses = await store.stats.counts(), await store.pauses.active()
+    work = await read_open_work(store)
     sources: dict[str, dict[str, Any]] = {}
     for count in counts:
         row = sources.setdefault(count.source, _empty_row(count.source))
-        row[count.status] = count.receipts
-        row["events"] += count.receipts
         row["last_received_at"] = max(row["last_received_at"] or "", count.last_received_at)
+        if count.consumer == MAIN:
+            _add_count(row, count)
     for duplicates in await store.stats.duplicate_counts():
         sources.setdefault(duplicates.source, _empty_row(duplicates.source)).update(
             duplicates=duplicates.duplicates, other_bodies=duplicates.other_bodies
         )
-    for name, lag in lags.items():
-        if name in sources:
-            sources[name]["lag_seconds"] = round(max(0.0, lag), 3)
-    for age in unfinished:
-        if age.source in sources:
-            sources[age.source]["oldest_unfinished_seconds"] = round(max(0.0, age.value), 3)
-    for noop in noops:
+    for noop in await store.effects.noop_counts():
         if noop.source in sources:
             sources[noop.source][NOOPS[noop.reason]] = noop.noops
-    for name, unhandled in (await store.roster.unhandled()).items():
-        if name in sources:
-            sources[name]["unhandled"] = unhandled.number
+    for name, row in sources.items():
+        row.update(_open_work(work, source=name))
     for pause in pauses:
-        sources.setdefault(pause.source, _empty_row(pause.source)).update(
-            paused_at=pause.paused_at, paused_until=pause.ends_at, paused_reason=pause.reason
-        )
-    return [sources[name] for name in sorted(sources)], _effects_row(states, waiting)
+        if pause.source:
+            sources.setdefault(pause.source, _empty_row(pause.source)).update(_pause_columns(pause))
+    effects = _effects_row(await store.effects.counts(), await store.effects.waiting())
+    return Report([sources[name] for name in sorted(sources)], _consumer_rows(counts, work, pauses), effects)
+
+
+def _consumer_rows(counts: list[ReceiptCount], work: Work, pauses: list[Pause]) -> list[dict[str, Any]]:
+    """One row per consumer, `main` first; none if there is only `main`."""
+    rows: dict[str, dict[str, Any]] = {}
+    for count in counts:
+        _add_count(rows.setdefault(count.consumer, _empty_consumer_row(count.consumer)), count)
+    for pause in pauses:
+        if pause.consumer:
+            row = rows.setdefault(pause.consumer, _empty_consumer_row(pause.consumer))
+            row.update(_pause_columns(pause))
+    for name, row in rows.items():
+        row.update(_open_work(work, consumer=name))
+    return [rows[name] for name in sorted(rows, key=lambda name: (name != MAIN, name))] if rows.keys() - {MAIN} else []
+
+
+def _add_count(row: dict[str, Any], count: ReceiptCount) -> None:
+    row[count.status] += count.receipts
+    row["events"] += count.receipts
+
+
+def _open_work(work: Work, **part: str) -> dict[str, Any]:
+    figures = work.figures(**part)
+    return {name: figures[name] for name in (*AGES, "unhandled")}
+
+
+def _pause_columns(pause: Pause) -> dict[str, Any]:
+    return {"paused_at": pause.paused_at, "paused_until": pause.ends_at, "paused_reason": pause.reason}
 
 
 def _effects_row(states: dict[str, int], waiting: list[WaitingEffects]) -> dict[str, Any]:
@@ -161,27 +199,33 @@ def _empty_row(source: str) -> dict[str, Any]:
         "oldest_unfinished_seconds": 0.0,
         "last_received_at": None,
         "unhandled": 0,
-        "paused_at": None,
-        "paused_until": None,
-        "paused_reason": None,
+        **NOT_PAUSED,
     }
     return {"source": source, "events": 0, **states, **figures}
 
 
-def _print_table(sources: list[dict[str, Any]]) -> None:
+def _empty_consumer_row(consumer: str) -> dict[str, Any]:
+    states = {state.value: 0 for state in State}
+    figures = {"lag_seconds": 0.0, "oldest_unfinished_seconds": 0.0, "unhandled": 0}
+    return {"consumer": consumer, "events": 0, **states, **figures, **NOT_PAUSED}
+
+
+def _print_table(kind: str, rows: list[dict[str, Any]]) -> None:
+    """Print a table of sources or of consumers. Duplicates belong to a source alone."""
     from rich.table import Table
     from rich.text import Text
 
-    narrow = is_narrow(FULL_WIDTH)
-    states = [state for state in State if not narrow or any(row[state] for row in sources)]
+    narrow, is_source = is_narrow(FULL_WIDTH), kind == "source"
+    states = [state for state in State if not narrow or any(row[state] for row in rows)]
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1))
-    table.add_column("source", no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
-    for title in ("events", *states, "dup" if narrow else "duplicates", "lag", "oldest"):
+    table.add_column(kind, no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
+    for title in ("events", *states, *["dup" if narrow else "duplicates"] * is_source, "lag", "oldest"):
         table.add_column(str(title), justify="right", no_wrap=True)
-    for row in [*sources, _total(sources)] if len(sources) > 1 else sources:
+    for row in [*rows, _total(rows)] if is_source and len(rows) > 1 else rows:
         cells = [Text(f"{row[state]:,}", style=COLORS[state] if row[state] else "bright_black") for state in states]
         ages = [Text(duration_text(row[name]), style="yellow" if row[name] > 60 else "") for name in AGES]
-        table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", *ages)
+        duplicates = [f"{row['duplicates']:,}"] if is_source else []
+        table.add_row(Text(printable(row[kind])), f"{row['events']:,}", *cells, *duplicates, *ages)
     console().print(table)
 
 
@@ -194,13 +238,13 @@ def _print_unhandled(sources: list[dict[str, Any]]) -> None:
             click.echo(f"{name}: {events} no handler in any running process; {hint}")
 
 
-def _print_paused(sources: list[dict[str, Any]]) -> None:
-    for row in sources:
+def _print_paused(rows: list[dict[str, Any]], kind: str) -> None:
+    for row in rows:
         if row["paused_at"]:
-            name = printable(row["source"])
+            name, option = printable(row[kind]), "--consumer " if kind == "consumer" else ""
             details = pause_text(row["paused_until"], row["paused_reason"])
             since = f"{name} has been paused since {row['paused_at'][:19]}Z{details}"
-            click.echo(f"{since}; `oncehook resume {name}` ends the pause")
+            click.echo(f"{since}; `oncehook resume {option}{name}` ends the pause")
 
 
 def _print_noops(sources: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from oncehook.model.event import MAIN
 from oncehook.model.rows import QueryRow
 
 
@@ -50,6 +51,7 @@ class RuleMeasurement(QueryRow, frozen=True):
     """A row of a rule's query. Each query returns some of these columns."""
 
     source: str = ""
+    consumer: str = MAIN
     value: int | float = 0
     number: int = 0
     last: float = 0

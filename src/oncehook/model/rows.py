@@ -127,9 +127,10 @@ class WaitingType(QueryRow, frozen=True):
 
 
 class Unhandled(QueryRow, frozen=True):
-    """The events of a source that no process handles."""
+    """The events of a source that no process handles for a consumer."""
 
     source: str
+    consumer: str
     number: int
     since: str
 
@@ -179,9 +180,10 @@ class Time(QueryRow, frozen=True):
 
 
 class ReceiptCount(QueryRow, frozen=True):
-    """The number of receipts of a source with one status."""
+    """The number of receipts of a source and consumer with one status."""
 
     source: str
+    consumer: str
     status: str
     receipts: int
     last_received_at: str
@@ -196,9 +198,10 @@ class DuplicateCount(QueryRow, frozen=True):
 
 
 class DeadLetters(QueryRow, frozen=True):
-    """A group of dead letters with the same source, handler and error."""
+    """A group of dead letters with the same source, consumer, handler and error."""
 
     source: str
+    consumer: str
     handler: str | None
     last_error: str | None
     receipts: int
@@ -218,11 +221,20 @@ class Rate(QueryRow, frozen=True):
     bucket: int
 
 
-class SourceCount(QueryRow, frozen=True):
-    """A count for one source."""
+class WorkCount(QueryRow, frozen=True):
+    """A number of receipts of one source and consumer."""
 
     source: str
+    consumer: str
     number: int
+
+
+class Lag(QueryRow, frozen=True):
+    """The seconds since the oldest waiting receipt of a source and consumer was due; negative if it is not due yet."""
+
+    source: str
+    consumer: str
+    lag: float
 
 
 class LastReceived(QueryRow, frozen=True):
@@ -233,10 +245,10 @@ class LastReceived(QueryRow, frozen=True):
 
 
 class SourceTotals(QueryRow, frozen=True):
-    """Totals by source: waiting receipts, dead letters, and the time of the newest event."""
+    """Waiting receipts and dead letters by source and consumer, and the time of the newest event by source."""
 
-    waiting: dict[str, int]
-    dead_letters: dict[str, int]
+    waiting: list[WorkCount]
+    dead_letters: list[WorkCount]
     last_received_at: dict[str, str]
 
 

@@ -23,6 +23,7 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.claim import Claim, Claimed
 from oncehook.model.effect import EffectState, ExpiredEffect, LeasedEffect, SettledEffect
 from oncehook.model.errors import Unavailable
+from oncehook.model.event import MAIN, ConsumerFacts
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
 from oncehook.model.states import State
@@ -153,6 +154,7 @@ def _all_fields(line: EventLine) -> dict[str, Any]:
 class AttemptLine(EventLine, kw_only=True, omit_defaults=False):
     """The fields of a line about an attempt."""
 
+    consumer: str | msgspec.UnsetType = msgspec.UNSET  # left out for `main`
     attempt: int = 0
     outcome: str = ""
     handler: str | None = None
@@ -165,14 +167,16 @@ ATTEMPT_EVENTS = {State.PROCESSED: "processed", State.RETRYING: "retrying", Stat
 
 def record_attempt(leased: Leased, settled: Settled, is_written: bool) -> None:
     """Count and log the result of an attempt. `is_written` is False if its lease was lost before it settled."""
-    metrics.count("oncehook_processed_total", leased.source, settled.outcome if is_written else "lease lost")
+    source, consumer = leased.source, leased.consumer
+    metrics.count("oncehook_processed_total", source, consumer, settled.outcome if is_written else "lease lost")
     if settled.seconds is not None and settled.handler is not None:
-        metrics.observe("oncehook_handle_seconds", leased.source, settled.handler, value=settled.seconds)
+        metrics.observe("oncehook_handle_seconds", source, consumer, settled.handler, value=settled.seconds)
     event = ATTEMPT_EVENTS[settled.status] if is_written else "lease_lost"
     if is_enabled(event):
         line = AttemptLine(
             event=event,
-            source=leased.source,
+            source=source,
+            consumer=msgspec.UNSET if consumer == MAIN else consumer,
             provider=leased.provider,
             event_id=leased.event_id,
             type=leased.type,
@@ -205,7 +209,8 @@ def _error_location(traceback_text: str | None) -> dict[str, str]:
 def record_expired_lease(row: ExpiredReceipt, settled: Settled) -> None:
     """Count and log an expired lease, and log the dead letter if this was the last attempt."""
     is_dead_letter = settled.status is State.FAILED
-    metrics.count("oncehook_processed_total", row.source, "failed" if is_dead_letter else settled.outcome)
+    outcome = "failed" if is_dead_letter else settled.outcome
+    metrics.count("oncehook_processed_total", row.source, row.consumer, outcome)
     fields = _receipt_fields(row, settled.status)
     emit("lease_expired", **fields)
     if is_dead_letter:
@@ -220,13 +225,18 @@ def record_abandoned_event(row: AbandonedReceipt) -> None:
 def _receipt_fields(row: ExpiredReceipt | AbandonedReceipt, status: State) -> dict[str, Any]:
     """Return the fields of an event's line from its receipt."""
     names = ("source", "provider", "event_id", "type", "object_id", "receipt")
-    fields = {name: getattr(row, name) for name in names} | {"status": status.value}
+    fields = {name: getattr(row, name) for name in names} | _consumer_field(row) | {"status": status.value}
     fields["correlation_id"] = row.correlation_id or str(row.receipt)
     if row.delivery_id:
         fields["delivery_id"] = row.delivery_id
     if row.tenant:
         fields["tenant"] = row.tenant
     return fields | {"attempt": row.attempt}
+
+
+def _consumer_field(event: ConsumerFacts) -> dict[str, str]:
+    """Return the field `consumer`, which lines about `main` do not have."""
+    return {} if event.consumer == MAIN else {"consumer": event.consumer}
 
 
 NOOPS = {
@@ -239,10 +249,11 @@ NOOPS = {
 def record_noop(leased: Leased, reason: str, scope: str, key: str) -> None:
     """Count and log a committed no-op: a repeated effect, or a stale event."""
     event, metric = NOOPS[reason]
-    metrics.count(metric, leased.source)
+    metrics.count(metric, leased.source, leased.consumer)
     emit(
         event,
         source=leased.source,
+        **_consumer_field(leased),
         provider=leased.provider,
         event_id=leased.event_id,
         type=leased.type,

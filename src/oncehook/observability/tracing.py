@@ -165,6 +165,7 @@ class Tracing:
     def _describe_attempt(self, span: "Span", held: Sequence[Leased]) -> None:
         first = held[0]
         span.set_attributes({"messaging.operation.type": "process", **_messaging_attributes(first.source)})
+        span.set_attribute("oncehook.consumer", first.consumer)
         if len(held) > 1:
             span.set_attribute("messaging.batch.message_count", len(held))
         else:

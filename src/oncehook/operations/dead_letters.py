@@ -39,13 +39,13 @@ def common_error(errors: Iterable[str]) -> str:
 
 
 def group_by_error(rows: Iterable[DeadLetters]) -> list[dict[str, Any]]:
-    """Group dead letters by source, handler and error pattern, the largest group first.
+    """Group dead letters by source, consumer, handler and error pattern, the largest group first.
 
     `error` is the common text of a group, `last_error` the error of its newest dead letter.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        key = row.source, row.handler, error_pattern(row.last_error)
+        key = row.source, row.consumer, row.handler, error_pattern(row.last_error)
         group = groups.setdefault(key, {**row.as_json(), "receipts": 0, "error": []})
         group["error"].append(row.last_error or "")
         group["receipts"] += row.receipts

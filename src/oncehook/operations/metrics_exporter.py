@@ -11,11 +11,13 @@ from typing import Any
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.effect import EffectState
 from oncehook.model.errors import Unavailable
+from oncehook.model.event import MAIN
 from oncehook.model.states import State
 from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, combined_tally
+from oncehook.operations.work import Part, read_open_work
 from oncehook.store.store import Store
 
-PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_unhandled", "oncehook_paused")
+PER_CONSUMER = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_unhandled")
 
 QUERY_EVERY = 15.0
 """Seconds between two queries of the database."""
@@ -27,7 +29,8 @@ RENDER_EVERY = 1.0
 class MetricsExporter:
     """Serves `/metrics` in Prometheus' text format.
 
-    Every series of the configured `sources` exists from the start with 0, so that `increase()` sees the first event.
+    Every series of the configured `sources`, and of the consumers that subscribe to them, exists from the start with 0,
+    so that `increase()` sees the first event.
     """
 
     def __init__(self, store: Store, sources: Collection[str] = (), clock: Clock = SYSTEM) -> None:
@@ -35,6 +38,7 @@ class MetricsExporter:
         self.sources = sources
         self.clock = clock
         self._gauges: dict[Key, float] = {}
+        self._parts: set[Part] = set()
         self._queried_at = -QUERY_EVERY
         self._lock = asyncio.Lock()
         self._text = b""
@@ -47,48 +51,47 @@ class MetricsExporter:
                 self._gauges = await self._query_gauges()
                 self._queried_at = self.clock.monotonic()
             if self.clock.monotonic() - self._rendered_at >= RENDER_EVERY:
-                self._text = render(with_zeros(combined_tally(), self.sources), self._gauges)
+                parts = self._parts | {(source, MAIN) for source in self.sources}
+                self._text = render(with_zeros(combined_tally(), self.sources, parts), self._gauges)
                 self._rendered_at = self.clock.monotonic()
             return self._text
 
     async def _query_gauges(self) -> dict[Key, float]:
         try:
-            counts, lags = await self.store.stats.counts(), await self.store.stats.lags()
+            counts, work = await self.store.stats.counts(), await read_open_work(self.store)
             effects, pauses = await self.store.effects.counts(), await self.store.pauses.active()
-            unfinished, unhandled = (
-                await self.store.alerts.measure("oldest_unfinished", {}),
-                await self.store.roster.unhandled(),
-            )
         except Unavailable:
             return {}
+        self._parts = {(count.source, count.consumer) for count in counts}
+        parts = self._parts | {(source, MAIN) for source in self.sources}
         gauges: dict[Key, float] = {("oncehook_effects", state.value): 0.0 for state in EffectState}
-        for source in {*self.sources, *(count.source for count in counts)}:
-            gauges |= {("oncehook_receipts", source, state.value): 0.0 for state in State}
-            gauges |= {(name, source): 0.0 for name in PER_SOURCE}
+        for part in parts:
+            gauges |= {("oncehook_receipts", *part, state.value): 0.0 for state in State}
+            gauges |= {(name, *part): 0.0 for name in PER_CONSUMER}
+            gauges["oncehook_paused", part[0]] = gauges["oncehook_consumer_paused", part[1]] = 0.0
         for count in counts:
-            gauges["oncehook_receipts", count.source, count.status] = count.receipts
-        for source, seconds in lags.items():
-            gauges["oncehook_lag_seconds", source] = max(0.0, seconds)
-        for age in unfinished:
-            gauges["oncehook_oldest_unfinished_seconds", age.source] = max(0.0, age.value)
-        for source, waiting in unhandled.items():
-            gauges["oncehook_unhandled", source] = waiting.number
+            gauges["oncehook_receipts", count.source, count.consumer, count.status] = count.receipts
+        gauges |= {("oncehook_lag_seconds", *part): max(0.0, lag) for part, lag in work.lags.items()}
+        gauges |= {("oncehook_oldest_unfinished_seconds", *part): max(0.0, age) for part, age in work.ages.items()}
+        gauges |= {("oncehook_unhandled", *part): number for part, number in work.unhandled.items()}
         for pause in pauses:
-            gauges["oncehook_paused", pause.source] = 1.0
+            kind = "consumer_paused" if pause.consumer else "paused"
+            gauges[f"oncehook_{kind}", pause.consumer or pause.source] = 1.0
         for name, number in effects.items():
             gauges["oncehook_effects", name] = number
         return gauges
 
 
-def with_zeros(tally: Tally, sources: Collection[str]) -> Tally:
-    """Add every missing counter and histogram of these sources with 0, and return the tally."""
+def with_zeros(tally: Tally, sources: Collection[str], parts: Collection[Part]) -> Tally:
+    """Add every missing counter and histogram of these sources and consumers with 0, and return the tally."""
     for name, (kind, labels, _) in METRICS.items():
-        for source in sources:
+        of_consumers = len(labels) > 1 and labels[1] == "consumer"
+        for key in parts if of_consumers else [(source,) for source in sources]:
             if kind == "counter":
                 for value in VALUES.get(labels[-1], ("",)):
-                    tally.counters[(name, source, value)[: len(labels) + 1]] += 0.0
+                    tally.counters[(name, *key, value)[: len(labels) + 1]] += 0.0
             elif kind == "histogram" and labels == ("source",):
-                tally.histograms[name, source].sum += 0.0
+                tally.histograms[name, *key].sum += 0.0
     return tally
 
 

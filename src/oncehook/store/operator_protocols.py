@@ -14,6 +14,7 @@ from oncehook.model.rows import (
     DeadLetters,
     DuplicateCount,
     KeyUse,
+    Lag,
     Prunable,
     Rate,
     ReceiptCount,
@@ -170,22 +171,22 @@ class StatStore(Protocol):
     """Statistics for operators."""
 
     async def counts(self) -> list[ReceiptCount]:
-        """Count receipts by source and status."""
+        """Count receipts by source, consumer and status."""
 
     async def duplicate_counts(self) -> list[DuplicateCount]:
         """Count recorded duplicates by source, and those among them with another body."""
 
     async def dead_letters(self, limit: int) -> list[DeadLetters]:
-        """Group dead letters by source, handler and error: their number, first and last time, and the last receipt."""
+        """Group dead letters by source, consumer, handler and error: their number, times and last receipt."""
 
-    async def lags(self) -> dict[str, float]:
-        """Return, for each source with waiting events, the seconds since the oldest was due (negative: not due yet)."""
+    async def lags(self) -> list[Lag]:
+        """Return the lag of each source and consumer that has waiting events."""
 
     async def rates(self, since: datetime, seconds: int) -> list[Rate]:
         """Count events of each series and source in buckets of `seconds`."""
 
     async def source_totals(self, most: int) -> SourceTotals:
-        """Return, by source, the waiting events, the dead letters and the newest arrival.
+        """Return the waiting receipts and the dead letters by source and consumer, and each source's newest arrival.
 
         Each is read from up to `most` rows.
         """

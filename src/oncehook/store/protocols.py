@@ -262,8 +262,8 @@ class RosterStore(Protocol):
         Does nothing if a process has registered within the last minute.
         """
 
-    async def unhandled(self) -> dict[str, Unhandled]:
-        """Return, for each source, how many receipts are held and since when."""
+    async def unhandled(self) -> list[Unhandled]:
+        """Return, for each source and consumer, how many receipts are held and since when."""
 
 
 class DirectoryStore(Protocol):

@@ -74,8 +74,8 @@ class SqlRosterStore:
         parameters = {**chosen, "reason": reason, "seconds": seconds, "size": size}
         return len(await self._executor.write("ignore_unhandled", parameters))
 
-    async def unhandled(self) -> dict[str, Unhandled]:
-        return {row.source: row for row in decode(await self._executor.read("unhandled"), Unhandled)}
+    async def unhandled(self) -> list[Unhandled]:
+        return decode(await self._executor.read("unhandled"), Unhandled)
 
     def _window_start(self, after: WindowPosition | None, serial: bool) -> dict[str, Any]:
         """Return the parameters for the start of a window."""

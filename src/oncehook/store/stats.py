@@ -4,7 +4,16 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from oncehook.model.rows import DeadLetters, DuplicateCount, LastReceived, Rate, ReceiptCount, SourceCount, SourceTotals
+from oncehook.model.rows import (
+    DeadLetters,
+    DuplicateCount,
+    Lag,
+    LastReceived,
+    Rate,
+    ReceiptCount,
+    SourceTotals,
+    WorkCount,
+)
 from oncehook.store.decode import decode
 from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
@@ -27,8 +36,8 @@ class SqlStatStore:
         rows = decode(await self._executor.scan("dead_letter_groups", {"limit": limit}), DeadLetters)
         return [replace(row, last_error=self._encryption.open_error(row.last_error, row.source)) for row in rows]
 
-    async def lags(self) -> dict[str, float]:
-        return {row["source"]: row["lag"] for row in await self._executor.scan("lags")}
+    async def lags(self) -> list[Lag]:
+        return decode(await self._executor.scan("lags"), Lag)
 
     async def rates(self, since: datetime, seconds: int) -> list[Rate]:
         parameters = {"since": self._executor.dialect.time(since), "seconds": seconds}
@@ -36,12 +45,10 @@ class SqlStatStore:
 
     async def source_totals(self, most: int) -> SourceTotals:
         parameters = {"most": most}
-        waiting = decode(await self._executor.read("waiting_counts", parameters), SourceCount)
-        dead = decode(await self._executor.read("dead_letter_counts", parameters), SourceCount)
         last = decode(await self._executor.read("last_received", parameters), LastReceived)
         return SourceTotals(
-            waiting={row.source: row.number for row in waiting},
-            dead_letters={row.source: row.number for row in dead},
+            waiting=decode(await self._executor.read("waiting_counts", parameters), WorkCount),
+            dead_letters=decode(await self._executor.read("dead_letter_counts", parameters), WorkCount),
             last_received_at={row.source: row.received_at for row in last},
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.observability.receiver_stats import percentiles
+from oncehook.operations.work import read_work
 from oncehook.runtime import Runtime
 
 SERIES = ("received", "duplicate", "rejected", "failed")
@@ -119,16 +120,15 @@ class Overview:
         async with self._lock:
             if self._snapshot is None or self.clock.monotonic() - self._snapshot[0] >= 1.0:
                 store = self.runtime.store
+                work, last_received_at = await read_work(store, MAX_COUNT)
+                pauses = await store.pauses.active()
                 values = {
-                    **(await store.stats.source_totals(MAX_COUNT)).as_json(),
-                    "lag": await store.stats.lags(),
-                    "unfinished": {
-                        row.source: row.value for row in await store.alerts.measure("oldest_unfinished", {})
-                    },
-                    "unhandled": {name: row.number for name, row in (await store.roster.unhandled()).items()},
+                    "work": work,
+                    "last_received_at": last_received_at,
                     "sources": await store.receipts.sources(),
                     "acks": await store.alerts.measure("ack_buckets", {"seconds": LATENCY_SECONDS}),
-                    "paused": {row.source: row for row in await store.pauses.active()},
+                    "paused": {row.source: row for row in pauses if row.source},
+                    "paused_consumers": {row.consumer: row for row in pauses if row.consumer},
                 }
                 self._snapshot = self.clock.monotonic(), values
             return self._snapshot[1]
@@ -150,11 +150,7 @@ class Overview:
     def _row(self, snapshot: dict[str, Any], name: str) -> dict[str, Any]:
         return {
             "source": name,
-            "waiting": snapshot["waiting"].get(name, 0),
-            "unhandled": snapshot["unhandled"].get(name, 0),
-            "dead_letters": snapshot["dead_letters"].get(name, 0),
-            "lag_seconds": round(max(0.0, snapshot["lag"].get(name, 0.0)), 3),
-            "oldest_unfinished_seconds": round(max(0.0, snapshot["unfinished"].get(name, 0.0)), 3),
+            **snapshot["work"].figures(source=name),
             "last_received_at": snapshot["last_received_at"].get(name),
             "accept_seconds": self._latencies(snapshot, name),
             "is_paused": name in snapshot["paused"],
@@ -164,11 +160,7 @@ class Overview:
         """The same numbers for all sources together."""
         snapshot = await self.snapshot()
         return {
-            "waiting": sum(snapshot["waiting"].values()),
-            "unhandled": sum(snapshot["unhandled"].values()),
-            "dead_letters": sum(snapshot["dead_letters"].values()),
-            "lag_seconds": round(max([0.0, *snapshot["lag"].values()]), 3),
-            "oldest_unfinished_seconds": round(max([0.0, *snapshot["unfinished"].values()]), 3),
+            **snapshot["work"].figures(),
             "accept_seconds": self._latencies(snapshot),
             "is_empty": not snapshot["sources"],
             "paused": sorted(snapshot["paused"]),

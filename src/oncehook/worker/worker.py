@@ -118,7 +118,10 @@ class Worker:
 
     def _log_pauses(self, paused: frozenset[str], was_paused: bool) -> None:
         if self._is_paused != was_paused:
-            signals.emit("consumer_paused" if self._is_paused else "consumer_resumed", consumer=self.consumer)
+            if self._is_paused:
+                signals.emit("consumer_paused", consumer=self.consumer)
+            else:
+                signals.emit("consumer_resumed", consumer=self.consumer)
         if self.consumer != MAIN:
             return  # the worker of `main` logs the sources
         for name in sorted(paused - self._known_paused):

@@ -64,11 +64,7 @@ def _source(context: Context, request: Request, snapshot: dict[str, Any], diagno
     return {
         **{key: properties[key] for key in SOURCE_FIELDS},
         "address": f"{context.receiver_url(request)}/{name}",
-        "waiting": snapshot["waiting"].get(name, 0),
-        "unhandled": snapshot["unhandled"].get(name, 0),
-        "dead_letters": snapshot["dead_letters"].get(name, 0),
-        "lag_seconds": round(max(0.0, snapshot["lag"].get(name, 0.0)), 3),
-        "oldest_unfinished_seconds": round(max(0.0, snapshot["unfinished"].get(name, 0.0)), 3),
+        **snapshot["work"].figures(source=name),
         "last_received_at": snapshot["last_received_at"].get(name),
         "last_refused": last,
         "last_examined": examined,

@@ -24,31 +24,35 @@ ORDER BY received_at, id LIMIT 1
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
 -- name: oldest_unfinished
--- The age of the oldest unfinished event of each source, from its arrival or last replay. Waiting events are read with one
--- probe of the index per source, and leased events are few. For an inline event only the running attempt counts: between
--- attempts its provider decides when to deliver again. Events without a handler are counted by unhandled_counts.
+-- The age of the oldest unfinished event of each source and consumer, from its arrival or last replay. Waiting events are read
+-- with one probe of the index per source and consumer, and leased events are few. For an inline event only the running attempt
+-- counts: between attempts its provider decides when to deliver again. Events without a handler are counted by
+-- unhandled_counts.
 WITH RECURSIVE waiting AS (
     (
-        SELECT source, coalesce(replayed_at, received_at) AS since FROM webhook_receipts
+        SELECT consumer, source, coalesce(replayed_at, received_at) AS since FROM webhook_receipts
         WHERE status IN ('received', 'retrying') AND NOT is_inline AND unhandled_at IS NULL
-        ORDER BY source, coalesce(replayed_at, received_at) LIMIT 1
+        ORDER BY consumer, source, coalesce(replayed_at, received_at) LIMIT 1
     )
     UNION ALL
-    SELECT n.source, n.since FROM waiting w CROSS JOIN LATERAL (
-        SELECT r.source, coalesce(r.replayed_at, r.received_at) AS since FROM webhook_receipts r
-        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL AND r.source > w.source
-        ORDER BY r.source, coalesce(r.replayed_at, r.received_at) LIMIT 1
+    SELECT n.consumer, n.source, n.since FROM waiting w CROSS JOIN LATERAL (
+        SELECT r.consumer, r.source, coalesce(r.replayed_at, r.received_at) AS since FROM webhook_receipts r
+        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL
+          AND (r.consumer, r.source) > (w.consumer, w.source)
+        ORDER BY r.consumer, r.source, coalesce(r.replayed_at, r.received_at) LIMIT 1
     ) n
+), paused AS (
+    SELECT source, consumer FROM webhook_pauses WHERE ends_at IS NULL OR ends_at > now()
 )
-SELECT u.source, extract(epoch FROM now() - min(u.since))::double precision AS value,
-       u.source = ANY (ARRAY(SELECT source FROM webhook_pauses WHERE ends_at IS NULL OR ends_at > now())) AS is_paused
+SELECT u.source, u.consumer, extract(epoch FROM now() - min(u.since))::double precision AS value,
+       u.source = ANY (ARRAY(SELECT source FROM paused)) OR u.consumer = ANY (ARRAY(SELECT consumer FROM paused)) AS is_paused
 FROM (
-    SELECT source, since FROM waiting
+    SELECT source, consumer, since FROM waiting
     UNION ALL
-    SELECT source, CASE WHEN is_inline THEN leased_at ELSE coalesce(replayed_at, received_at) END
+    SELECT source, consumer, CASE WHEN is_inline THEN leased_at ELSE coalesce(replayed_at, received_at) END
     FROM webhook_receipts WHERE status = 'processing'
 ) u
-GROUP BY u.source ORDER BY u.source
+GROUP BY u.source, u.consumer ORDER BY u.source, u.consumer
 
 -- name: unhandled_counts
 SELECT source, count(*) AS value FROM webhook_receipts
@@ -57,7 +61,12 @@ GROUP BY source
 
 -- name: pause_ages
 -- A pause with an end cannot be forgotten, so it does not count.
-SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses WHERE ends_at IS NULL
+SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses
+WHERE ends_at IS NULL AND consumer = ''
+
+-- name: consumer_pause_ages
+SELECT consumer AS source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses
+WHERE ends_at IS NULL AND source = ''
 
 -- name: rejection_counts
 SELECT source, sum(refused)::bigint AS value FROM webhook_refusals
@@ -69,7 +78,7 @@ SELECT source, min(extract(epoch FROM now() - verified_at))::double precision AS
     SELECT source, last_used_at AS verified_at FROM webhook_secrets
     UNION ALL
     SELECT source, received_at FROM (
-        SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
+        SELECT source, received_at FROM webhook_receipts WHERE main_id IS NULL ORDER BY received_at DESC, id DESC LIMIT :most
     ) AS newest
 ) AS deliveries GROUP BY source
 

@@ -118,6 +118,6 @@ FROM chosen WHERE r.id = chosen.id AND r.status IN ('received', 'retrying')
 RETURNING r.id
 
 -- name: unhandled
-SELECT source, count(*) AS number, min(unhandled_at) AS since FROM webhook_receipts
+SELECT source, consumer, count(*) AS number, min(unhandled_at) AS since FROM webhook_receipts
 WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying')
-GROUP BY source ORDER BY source
+GROUP BY source, consumer ORDER BY source, consumer

@@ -1,25 +1,25 @@
 -- name: dead_letter_groups
-SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
+SELECT source, consumer, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
        max(received_at) AS last_received_at, min(coalesce(failed_at, received_at)) AS first_failed_at,
        max(coalesce(failed_at, received_at)) AS last_failed_at, max(id) AS last_receipt
 FROM webhook_receipts WHERE status = 'failed'
-GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
+GROUP BY source, consumer, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
 
 -- name: lags
-SELECT source, extract(epoch FROM now() - min(due))::double precision AS lag
+SELECT source, consumer, extract(epoch FROM now() - min(due))::double precision AS lag
 FROM (
-    SELECT source, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
+    SELECT source, consumer, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
     UNION ALL
-    SELECT source, coalesce(next_attempt_at, received_at) FROM webhook_receipts
+    SELECT source, consumer, coalesce(next_attempt_at, received_at) FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
 ) waiting
-GROUP BY source ORDER BY source
+GROUP BY source, consumer ORDER BY source, consumer
 
 -- name: rates
 SELECT 'received' AS series, source, count(*) AS number,
        (floor(extract(epoch FROM received_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
-FROM webhook_receipts WHERE received_at >= :since GROUP BY source, bucket
+FROM webhook_receipts WHERE received_at >= :since AND main_id IS NULL GROUP BY source, bucket
 UNION ALL
 SELECT 'duplicate', r.source, count(*),
        (floor(extract(epoch FROM d.received_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
@@ -36,23 +36,23 @@ SELECT 'rejected', source, sum(refused)::bigint,
 FROM webhook_refusals WHERE minute_at >= :since GROUP BY source, bucket
 
 -- name: waiting_counts
-SELECT source, count(*) AS number FROM (
-    SELECT source FROM webhook_receipts
+SELECT source, consumer, count(*) AS number FROM (
+    SELECT source, consumer FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
     UNION ALL
-    SELECT source FROM webhook_receipts
+    SELECT source, consumer FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NOT NULL AND unhandled_at IS NULL
     LIMIT :most
-) AS counted GROUP BY source
+) AS counted GROUP BY source, consumer
 
 -- name: dead_letter_counts
-SELECT source, count(*) AS number FROM (
-    SELECT source FROM webhook_receipts WHERE status = 'failed' ORDER BY received_at DESC, id DESC LIMIT :most
-) AS counted GROUP BY source
+SELECT source, consumer, count(*) AS number FROM (
+    SELECT source, consumer FROM webhook_receipts WHERE status = 'failed' ORDER BY received_at DESC, id DESC LIMIT :most
+) AS counted GROUP BY source, consumer
 
 -- name: last_received
 SELECT source, max(received_at) AS received_at FROM (
-    SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
+    SELECT source, received_at FROM webhook_receipts WHERE main_id IS NULL ORDER BY received_at DESC, id DESC LIMIT :most
 ) AS counted GROUP BY source
 
 -- name: change_token
@@ -85,8 +85,8 @@ SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id D
        (SELECT count(*) FROM webhook_incidents WHERE recovered_at IS NULL) AS open_incidents
 
 -- name: receipt_counts
-SELECT source, status, count(*) AS receipts, max(received_at) AS last_received_at
-FROM webhook_receipts GROUP BY source, status ORDER BY source, status
+SELECT source, consumer, status, count(*) AS receipts, max(received_at) AS last_received_at
+FROM webhook_receipts GROUP BY source, consumer, status ORDER BY source, consumer, status
 
 -- name: duplicate_counts
 SELECT r.source, count(*) AS duplicates, count(*) FILTER (WHERE NOT d.same_body) AS other_bodies

@@ -21,36 +21,43 @@ SELECT (julianday('now') - julianday(received_at)) * 86400 AS value FROM webhook
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
 -- name: oldest_unfinished
--- The age of the oldest unfinished event of each source, from its arrival or last replay. Waiting events are read with one
--- probe of the index per source, and leased events are few. For an inline event only the running attempt counts: between
--- attempts its provider decides when to deliver again. Events without a handler are counted by unhandled_counts.
-WITH RECURSIVE sources (source) AS (
+-- The age of the oldest unfinished event of each source and consumer, from its arrival or last replay. Waiting events are read
+-- with one probe of the index per source and consumer, and leased events are few. For an inline event only the running attempt
+-- counts: between attempts its provider decides when to deliver again. Events without a handler are counted by
+-- unhandled_counts.
+WITH RECURSIVE waiting (id) AS (
     SELECT (
-        SELECT source FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
-          AND unhandled_at IS NULL ORDER BY source LIMIT 1
+        SELECT id FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline AND unhandled_at IS NULL
+        ORDER BY consumer, source, coalesce(replayed_at, received_at) LIMIT 1
     )
     UNION ALL
-    SELECT (
-        SELECT r.source FROM webhook_receipts r
-        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL AND r.source > s.source
-        ORDER BY r.source LIMIT 1
+    SELECT coalesce(
+        (
+            SELECT r.id FROM webhook_receipts r
+            WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL
+              AND r.consumer = p.consumer AND r.source > p.source
+            ORDER BY r.source, coalesce(r.replayed_at, r.received_at) LIMIT 1
+        ),
+        (
+            SELECT r.id FROM webhook_receipts r
+            WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL AND r.consumer > p.consumer
+            ORDER BY r.consumer, r.source, coalesce(r.replayed_at, r.received_at) LIMIT 1
+        )
     )
-    FROM sources s WHERE s.source IS NOT NULL
+    FROM waiting w JOIN webhook_receipts p ON p.id = w.id
+), paused AS (
+    SELECT source, consumer FROM webhook_pauses WHERE ends_at IS NULL OR ends_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 )
-SELECT u.source, (julianday('now') - julianday(min(u.since))) * 86400 AS value,
-       u.source IN (SELECT source FROM webhook_pauses WHERE ends_at IS NULL OR ends_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')) AS is_paused
+SELECT u.source, u.consumer, (julianday('now') - julianday(min(u.since))) * 86400 AS value,
+       u.source IN (SELECT source FROM paused) OR u.consumer IN (SELECT consumer FROM paused) AS is_paused
 FROM (
-    SELECT s.source, (
-        SELECT coalesce(r.replayed_at, r.received_at) FROM webhook_receipts r
-        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL AND r.source = s.source
-        ORDER BY coalesce(r.replayed_at, r.received_at) LIMIT 1
-    ) AS since
-    FROM sources s WHERE s.source IS NOT NULL
+    SELECT r.source, r.consumer, coalesce(r.replayed_at, r.received_at) AS since
+    FROM waiting w JOIN webhook_receipts r ON r.id = w.id
     UNION ALL
-    SELECT source, CASE WHEN is_inline THEN leased_at ELSE coalesce(replayed_at, received_at) END
+    SELECT source, consumer, CASE WHEN is_inline THEN leased_at ELSE coalesce(replayed_at, received_at) END
     FROM webhook_receipts WHERE status = 'processing'
 ) u
-GROUP BY u.source ORDER BY u.source
+GROUP BY u.source, u.consumer ORDER BY u.source, u.consumer
 
 -- name: unhandled_counts
 SELECT source, count(*) AS value FROM webhook_receipts
@@ -59,7 +66,12 @@ GROUP BY source
 
 -- name: pause_ages
 -- A pause with an end cannot be forgotten, so it does not count.
-SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses WHERE ends_at IS NULL
+SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses
+WHERE ends_at IS NULL AND consumer = ''
+
+-- name: consumer_pause_ages
+SELECT consumer AS source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses
+WHERE ends_at IS NULL AND source = ''
 
 -- name: rejection_counts
 SELECT source, sum(refused) AS value FROM webhook_refusals
@@ -71,7 +83,7 @@ SELECT source, (julianday('now') - julianday(max(verified_at))) * 86400 AS value
     SELECT source, last_used_at AS verified_at FROM webhook_secrets
     UNION ALL
     SELECT source, received_at FROM (
-        SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
+        SELECT source, received_at FROM webhook_receipts WHERE main_id IS NULL ORDER BY received_at DESC, id DESC LIMIT :most
     ) AS newest
 ) AS deliveries GROUP BY source
 

@@ -127,6 +127,6 @@ WHERE id IN (
 RETURNING id
 
 -- name: unhandled
-SELECT source, count(*) AS number, min(unhandled_at) AS since FROM webhook_receipts
+SELECT source, consumer, count(*) AS number, min(unhandled_at) AS since FROM webhook_receipts
 WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying')
-GROUP BY +source ORDER BY +source  -- the index of waiting events, not the one of all sources
+GROUP BY +source, +consumer ORDER BY +source, +consumer  -- the index of waiting events, not the one of all sources

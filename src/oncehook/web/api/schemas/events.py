@@ -146,6 +146,7 @@ class DeadGroup(Struct):
     """Dead letters with similar errors."""
 
     source: str
+    consumer: str
     handler: str | None
     last_error: str | None
     receipts: int

@@ -73,8 +73,8 @@ CREATE INDEX webhook_receipts_serial_waiting ON webhook_receipts (consumer, sour
 CREATE INDEX webhook_receipts_serial_failed ON webhook_receipts (consumer, source, serial_key, id)
     WHERE serial_key IS NOT NULL AND status = 'failed';
 
--- The oldest waiting event of each source, events without a handler, inline events that wait for their provider.
-CREATE INDEX webhook_receipts_unfinished ON webhook_receipts (source, coalesce(replayed_at, received_at))
+-- The oldest waiting event of each consumer and source, events without a handler, inline events that wait for their provider.
+CREATE INDEX webhook_receipts_unfinished ON webhook_receipts (consumer, source, coalesce(replayed_at, received_at))
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND unhandled_at IS NULL;
 CREATE INDEX webhook_receipts_unhandled ON webhook_receipts (consumer, source, type, received_at, id)
     WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying');
