@@ -23,6 +23,7 @@ from oncehook.alerts import settings as alerts
 from oncehook.alerts.rules import RULES
 from oncehook.cli import COMMANDS, oncehook
 from oncehook.config import settings
+from oncehook.config.consumer_settings import ConsumerSettings
 from oncehook.model import values
 from oncehook.model.states import TRANSITIONS, State
 from oncehook.observability.log_events import LOG_EVENTS
@@ -72,10 +73,15 @@ def settings_table() -> str:
 
 
 def source_settings_table() -> str:
-    rows = [
-        (f"`{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
-        for f in fields(settings.SourceSettings)
-    ]
+    return _settings_of(settings.SourceSettings)
+
+
+def consumer_settings_table() -> str:
+    return _settings_of(ConsumerSettings)
+
+
+def _settings_of(cls: Any) -> str:
+    rows = [(f"`{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"]) for f in fields(cls)]
     return table(("key", "default", "meaning"), rows)
 
 
@@ -254,6 +260,7 @@ def decisions() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
+    "consumer-settings": consumer_settings_table,
     "dashboard-settings": dashboard_settings_table,
     "alert-settings": alert_settings_table,
     "rules": rules_table,

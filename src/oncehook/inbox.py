@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.config.configuration import Configuration, load, read_source, read_table
-from oncehook.config.options import InboxOptions, SourceOptions
+from oncehook.config.configuration import Configuration, load, read_consumer, read_source, read_table
+from oncehook.config.options import ConsumerOptions, InboxOptions, SourceOptions
 from oncehook.config.settings import Settings
 from oncehook.handlers.registration import Registration
 from oncehook.model.receipt import Receipt
@@ -82,6 +82,8 @@ class Inbox(Registration):
         if database is None or config is not None:
             for name, source in configuration.sources.items():
                 self._runtime.add_source(name, source, in_file=True)
+            for name, consumer in configuration.consumers.items():
+                self._runtime.add_consumer(name, consumer, in_file=True)
 
     def source(
         self,
@@ -109,6 +111,16 @@ class Inbox(Registration):
         has_tenants: SourceOptions = {} if secrets_for is None else {"tenants": True}
         parsed = read_source(name, {"secrets": values, **has_tenants, **settings})
         return self._runtime.add_source(name, parsed, secrets_for=secrets_for)
+
+    def consumer(self, name: str, **settings: Unpack[ConsumerOptions]) -> None:
+        """Set the options of a consumer, or add one that forwards its events.
+
+        The keyword arguments are the keys of `[consumers.NAME]` in `oncehook.toml`. A consumer whose handlers need no
+        options does not need this call.
+
+            inbox.consumer("ledger", concurrency=4, rate="50/s")
+        """
+        self._runtime.add_consumer(name, read_consumer(name, settings))
 
     @property
     def email(self) -> "Email":

@@ -5,7 +5,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from oncehook.config.options import InboxOptions, RetryOptions, SourceOptions
+from oncehook.config.consumer_settings import ConsumerSettings
+from oncehook.config.options import ConsumerOptions, InboxOptions, RetryOptions, SourceOptions
 from oncehook.config.settings import Settings, SourceSettings
 from oncehook.model.retry import Retry
 
@@ -15,6 +16,7 @@ from oncehook.model.retry import Retry
     [
         (InboxOptions, Settings, {"database"}),
         (SourceOptions, SourceSettings, {"secrets"}),
+        (ConsumerOptions, ConsumerSettings, set()),
         (RetryOptions, Retry, set()),
     ],
 )

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from oncehook.config.consumer_settings import ConsumerSettings
 from oncehook.config.settings import Settings, SourceSettings
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.event import MAIN
 from oncehook.model.retry import Retry, with_fields
 
 DEFAULT_FILE = "oncehook.toml"
@@ -66,9 +68,31 @@ def read_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
     return SourceSettings(**read_table(SourceSettings, values, f"sources.{name}."))
 
 
+def read_consumer(name: str, values: Mapping[str, Any]) -> ConsumerSettings:
+    check_consumer_name(name, f"consumers.{name}")
+    if name == MAIN:
+        raise ConfigurationError(
+            f"consumers.{MAIN}: {MAIN} is the consumer of handlers without a consumer's name. It has the settings of "
+            "the inbox and its sources; use another name"
+        )
+    return ConsumerSettings(**read_table(ConsumerSettings, values, f"consumers.{name}."))
+
+
+def check_consumer_name(name: Any, where: str) -> None:
+    """Raise ConfigurationError unless `name` can be the name of a consumer."""
+    if not isinstance(name, str) or not SOURCE_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{where}: {name!r} is not a name of a consumer; use up to 63 lower-case letters, digits, - and _"
+        )
+
+
+def consumer_retry(settings: ConsumerSettings, where: str) -> dict[str, Any]:
+    """Return the fields of the retry policy that a consumer sets with `retry` and `max_attempts`."""
+    return _retry_fields(settings, where)
+
+
 def retry_of(settings: SourceSettings, where: str) -> dict[str, Any]:
     """Return the fields of the retry policy that a source sets with `retry` and `max_attempts`."""
-    fields = dict(settings.retry or {})
     if settings.retry is not None and settings.mode == "inline":
         raise ConfigurationError(
             f'{where}.retry needs mode = "queued": an inline event is retried when its provider delivers it again. '
@@ -78,6 +102,11 @@ def retry_of(settings: SourceSettings, where: str) -> dict[str, Any]:
         raise ConfigurationError(
             f'{where}.on_failure needs mode = "inline": to try a queued event only once, use max_attempts = 1'
         )
+    return _retry_fields(settings, where)
+
+
+def _retry_fields(settings: SourceSettings | ConsumerSettings, where: str) -> dict[str, Any]:
+    fields = dict(settings.retry or {})
     if settings.max_attempts is not None:
         if "attempts" in fields:
             raise ConfigurationError(f"{where}: max_attempts and retry.attempts set the same value: remove one of them")
@@ -96,6 +125,7 @@ class Configuration:
     file: Path | None = None
     dashboard: Mapping[str, Any] = field(default_factory=dict)  # parsed by the dashboard
     alerts: Mapping[str, Any] = field(default_factory=dict)  # parsed by the alert monitor
+    consumers: Mapping[str, ConsumerSettings] = field(default_factory=dict)
 
 
 def load(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Configuration:
@@ -105,6 +135,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
     file = Path(path or DEFAULT_FILE)
     tables = _read_file(file) if path or file.is_file() else {}
     sources = named_tables(tables.pop("sources", {}), "sources")
+    consumers = named_tables(tables.pop("consumers", {}), "consumers")
     providers = named_tables(tables.pop("providers", {}), "providers")
     dashboard, alerts = (named_tables({name: tables.pop(name, {})}, name)[name] for name in ("dashboard", "alerts"))
     values = read_table(Settings, tables, "")
@@ -112,6 +143,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
     return Configuration(
         settings=Settings(**values),
         sources={name: read_source(name, source) for name, source in sources.items()},
+        consumers={name: read_consumer(name, consumer) for name, consumer in consumers.items()},
         providers=providers,
         file=file if path or file.is_file() else None,
         dashboard=dashboard,

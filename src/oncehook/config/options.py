@@ -1,6 +1,7 @@
-"""The keyword arguments of `Inbox(…)` and `inbox.source(…)`, with their types.
+"""The keyword arguments of `Inbox(…)`, `inbox.source(…)` and `inbox.consumer(…)`, with their types.
 
-Each key is a field of `Settings` or `SourceSettings`, which describe its meaning. A test compares them.
+Each key is a field of `Settings`, `SourceSettings` or `ConsumerSettings`, which describe its meaning. A test compares
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,3 +102,21 @@ class SourceOptions(TypedDict, total=False):
     verify_token: str
     app_id: str
     sandbox: bool
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The settings of a consumer, as keyword arguments of `inbox.consumer(…)`."""
+
+    sources: Sequence[str]
+    types: Sequence[str]
+    where: Mapping[str, object]
+    forward: str
+    forward_secret: str | Sequence[str]
+    forward_timeout: Duration
+    forward_headers: Sequence[str]
+    concurrency: int
+    rate: str
+    max_attempts: int
+    retry: Retry | RetryOptions | Mapping[str, object]
+    timeout: Duration
+    paused: bool

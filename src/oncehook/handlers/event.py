@@ -16,13 +16,13 @@ from oncehook.concurrency.calling import Function
 from oncehook.effects.effect import idempotency_key
 from oncehook.handlers.order import Occurred, advance_of
 from oncehook.handlers.outbox import Outbox
-from oncehook.model.event import MAIN
 from oncehook.model.lease import Leased
 from oncehook.observability import tracing
 from oncehook.providers.expressions import NotReadable, TooDeep, look_up, parse
 from oncehook.store.transaction import Transaction, TransactionClosed
 
 _PLAIN = re.compile(r"[A-Za-z0-9_:@/+=~-]{1,191}")
+MAX_SCOPE = 63
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -164,8 +164,7 @@ class BaseEvent:
         The key is the same in every attempt and replay of the event. Each `purpose` has its own key, and so has each
         consumer: two consumers that make the same call with the same purpose make two calls.
         """
-        scope = self._leased.scope if self.consumer == MAIN else f"{self._leased.scope}#{self.consumer}"
-        return idempotency_key("event", scope, self.id, purpose)
+        return idempotency_key("event", self._leased.consumer_scope, self.id, purpose)
 
     @property
     def _outbox(self) -> Outbox:
@@ -272,12 +271,14 @@ class SyncEvent(BaseEvent):
         return self._outbox.wait_for(self._outbox.canonical(self._leased, self))
 
 
-def make_key(source: str, event_id: str) -> str:
-    """Return `source:id` in at most 255 characters. A long id, or one with special characters, is replaced by its hash.
+def make_key(scope: str, event_id: str) -> str:
+    """Return `scope:id` in at most 255 characters. A long id, or one with special characters, is replaced by its hash.
 
     A dot counts as special. Standard Webhooks signs id, time and body joined by dots, so a dot in the id would make the
     signed text ambiguous.
     """
+    if len(scope) > MAX_SCOPE or not _PLAIN.fullmatch(scope):  # a tenant may have dots
+        scope, event_id = re.split("[/@]", scope, maxsplit=1)[0], f"{scope}:{event_id}."
     if _PLAIN.fullmatch(event_id):
-        return f"{source}:{event_id}"
-    return f"{source}:sha256-{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        return f"{scope}:{event_id}"
+    return f"{scope}:sha256-{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"

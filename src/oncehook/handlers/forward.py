@@ -1,4 +1,4 @@
-"""A source's `forward`: its events are handled by an HTTP address, and a 2xx response settles them as processed.
+"""The `forward` of a source or consumer: an HTTP address handles its events, and a 2xx response settles them.
 
 The body is sent as it was received, with an id and an Idempotency-Key that stay the same at every attempt and replay.
 With a `forward_secret` the request is signed as in Standard Webhooks. The address is called at least once per event,
@@ -7,10 +7,13 @@ outside of any transaction.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import translate
 from urllib.parse import quote
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.config.configuration import consumer_retry
+from oncehook.config.consumer_settings import ConsumerSettings
 from oncehook.config.secret import is_reference, resolve
 from oncehook.handlers.event import Event, make_key
 from oncehook.handlers.registry import Handler
@@ -18,6 +21,7 @@ from oncehook.http_client.circuit_breaker import PATIENCE, CircuitBreaker
 from oncehook.http_client.client import HttpClient, is_sendable, parse_url
 from oncehook.http_client.outcome import raise_for_status, send_and_record
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.event import MAIN
 from oncehook.model.retry import Retry, with_fields
 from oncehook.providers.definition import built_in
 from oncehook.providers.expressions import headers_of
@@ -30,6 +34,9 @@ POLICY = Retry(attempts=20)
 TIMEOUT = 15.0
 """Seconds that one request may take, unless the source has a timeout."""
 
+FORWARD_CONCURRENCY = 8
+"""Default number of requests that one worker sends for a consumer at the same time."""
+
 NEVER = re.compile(
     "authorization|cookie|set-cookie|host|connection|keep-alive|content-length|transfer-encoding|te|trailer|upgrade|"
     "expect|forwarded|x-forwarded-.*|x-real-ip|proxy-.*|x-api-key|idempotency-key|user-agent|webhook-.*|oncehook-.*"
@@ -37,49 +44,93 @@ NEVER = re.compile(
 """Headers that are never passed on: connection headers, credentials, and headers that Oncehook sets."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardSettings:
+    """The settings of a forward, from `[sources.NAME]` or `[consumers.NAME]`."""
+
+    where: str  # the name of that table
+    consumer: str = MAIN
+    url: str
+    secrets: tuple[str, ...]
+    timeout: float
+    concurrency: int
+    headers: tuple[str, ...] | None
+    retry: Retry
+
+
+def source_forward(source: Source) -> ForwardSettings:
+    """Return the settings of a source's own `forward`."""
+    settings, where = source.settings, f"sources.{source.name}"
+    if settings.forward_concurrency < 1:
+        raise ConfigurationError(f"{where}.forward_concurrency is 0: no event would ever be sent; use 1 or more")
+    return ForwardSettings(
+        where=where,
+        url=settings.forward or "",
+        secrets=settings.forward_secret,
+        timeout=settings.forward_timeout or settings.timeout or TIMEOUT,
+        concurrency=settings.forward_concurrency,
+        headers=settings.forward_headers,
+        retry=with_fields(POLICY, source.retry, f"{where}.retry"),
+    )
+
+
+def consumer_forward(consumer: str, settings: ConsumerSettings) -> ForwardSettings:
+    """Return the settings of a consumer's `forward`."""
+    where = f"consumers.{consumer}"
+    return ForwardSettings(
+        where=where,
+        consumer=consumer,
+        url=settings.forward or "",
+        secrets=settings.forward_secret,
+        timeout=settings.forward_timeout or settings.timeout or TIMEOUT,
+        concurrency=settings.concurrency or FORWARD_CONCURRENCY,
+        headers=settings.forward_headers,
+        retry=with_fields(POLICY, consumer_retry(settings, where), f"{where}.retry"),
+    )
+
+
 class Forward:
-    """Sends the events of one source to its `forward` address."""
+    """Sends the events of one source to an HTTP address, for the consumer `main` or another."""
 
     def __init__(
         self,
         source: Source,
+        settings: ForwardSettings,
         http_client: HttpClient,
         breakers: dict[str, CircuitBreaker],
         *,
         trusted: bool,
         clock: Clock = SYSTEM,
     ) -> None:
-        settings, where = source.settings, f"sources.{source.name}"
-        self.url = settings.forward or ""
+        self.settings = settings
+        self.url = settings.url
         try:
             self.origin = parse_url(self.url).origin
         except ValueError as error:
-            raise ConfigurationError(f"{where}.forward is not usable: {error}") from None
-        if settings.forward_concurrency < 1:
-            raise ConfigurationError(f"{where}.forward_concurrency is 0: no event would ever be sent; use 1 or more")
+            raise ConfigurationError(f"{settings.where}.forward is not usable: {error}") from None
         self.source = source.name
         self.http_client = http_client
         self.trusted = trusted
         self.clock = clock
-        self.timeout = settings.forward_timeout or settings.timeout or TIMEOUT
-        self.retry = with_fields(POLICY, source.retry, f"{where}.retry")
-        self.forward_secret = settings.forward_secret
-        self.chosen = chosen_headers(source, f"{where}.forward_headers")
-        self.breaker = breakers.setdefault(
-            self.origin, CircuitBreaker(self.origin, settings.forward_concurrency, clock)
-        )
-        if not any(is_reference(secret) for secret in self.forward_secret):
+        self.timeout = settings.timeout
+        self.retry = settings.retry
+        self.chosen = chosen_headers(source, settings.headers, f"{settings.where}.forward_headers")
+        # Each consumer has its own circuit breaker and slots, so that it takes none from another.
+        name = self.origin if settings.consumer == MAIN else f"{settings.consumer}: {self.origin}"
+        self.breaker = breakers.setdefault(name, CircuitBreaker(self.origin, settings.concurrency, clock))
+        if not any(is_reference(secret) for secret in settings.secrets):
             self.load_secrets()
 
     def load_secrets(self) -> None:
         """Read the signing secrets; the inbox calls this at every start. Raises ConfigurationError with the setting."""
-        self.secrets = resolve_secrets(self.forward_secret, f"sources.{self.source}.forward_secret")
+        self.secrets = resolve_secrets(self.settings.secrets, f"{self.settings.where}.forward_secret")
 
     @property
     def handler(self) -> Handler:
-        """The handler that the registry uses for every event of the source, as its only handler."""
+        """The handler that the registry uses for every event of the source and consumer, as its only handler."""
         return Handler(
             source=self.source,
+            consumer=self.settings.consumer,
             pattern="*",
             function=self.send,
             retry=self.retry,
@@ -99,13 +150,15 @@ class Forward:
     def headers(self, event: Event) -> dict[str, str]:
         """Return the request headers: content type, passed-on headers, the event's facts and the signature."""
         stored = {name: value for name, value in event.headers.items() if is_sendable(name, value)}
-        key = make_key(event.source, event.id)
+        key = make_key(event._leased.consumer_scope, event.id)
         passed_on = {n: v for n, v in stored.items() if self.chosen.fullmatch(n) and not NEVER.fullmatch(n)}
         return {
             "User-Agent": "oncehook",
             **passed_on,
             "content-type": stored.get("content-type") or "application/octet-stream",
             "Oncehook-Source": event.source,
+            **({"Oncehook-Tenant": event._leased.tenant} if event._leased.tenant else {}),
+            **({"Oncehook-Consumer": event.consumer} if event.consumer != MAIN else {}),
             "Oncehook-Event-Id": header_text(event.id),
             "Oncehook-Event-Type": header_text(event.type),
             "Oncehook-Receipt": str(event.receipt),
@@ -139,9 +192,8 @@ def resolve_secrets(secrets: Sequence[str], where: str, owner: str = "source") -
     return values
 
 
-def chosen_headers(source: Source, where: str) -> re.Pattern[str]:
-    """Return a pattern of the headers to pass on: `forward_headers`, else the headers that hold the event's facts."""
-    patterns = source.settings.forward_headers
+def chosen_headers(source: Source, patterns: Sequence[str] | None, where: str) -> re.Pattern[str]:
+    """Return a pattern of the headers to pass on: `patterns`, else the headers that hold the event's facts."""
     if patterns is None:
         facts = source.provider.event
         names = source.reader.naming | headers_of(facts.object or ()) | headers_of(facts.delivery_id or ())

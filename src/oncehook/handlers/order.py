@@ -96,7 +96,7 @@ def advance_of(
     except OverflowError:
         raise InvalidOrder(f"at= is {moment!r}, which is out of range in UTC") from None
     return Advance(
-        scope=_text(scope or leased.entity_scope, "scope"),
+        scope=_text(scope or leased.consumer_scope, "scope"),
         kind=_text(kind, "kind"),
         id=_text(id, "id"),
         state=state,
@@ -112,7 +112,7 @@ async def entities_of(store: Store, receipt: Receipt) -> list[StoredEntity]:
     """Return the entities with the object id of an event, in the scope of its source and consumer."""
     if receipt.object_id is None:
         return []
-    parameters = {"scope": receipt.entity_scope, "id": receipt.object_id}
+    parameters = {"scope": receipt.consumer_scope, "id": receipt.object_id}
     return await store.email.query("entities_of", parameters, StoredEntity)
 
 

@@ -4,11 +4,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, TypeVar, overload
 
 from oncehook.concurrency.calling import name_of
+from oncehook.config.configuration import check_consumer_name
 from oncehook.effects.effect import EFFECT_TIMEOUT, FUNCTION, TOPIC, Effect, EffectRegistry, RegisteredEffect
 from oncehook.handlers.canonical import FETCH_TIMEOUT, CanonicalFetchers, Fetcher
 from oncehook.handlers.event import Event, SyncEvent
 from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handler, Handlers
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.event import MAIN
 from oncehook.model.retry import Retry
 from oncehook.model.values import Duration, duration
 
@@ -42,6 +44,7 @@ class Registration:
         timeout: Duration | None = None,
         batch: None = None,
         once_per: str | Sequence[str] | None = None,
+        consumer: str = MAIN,
     ) -> Callable[[H], H]: ...
 
     @overload
@@ -53,6 +56,7 @@ class Registration:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         batch: int,
+        consumer: str = MAIN,
     ) -> Callable[[B], B]: ...
 
     def on(
@@ -64,6 +68,7 @@ class Registration:
         timeout: Duration | None = None,
         batch: int | None = None,
         once_per: str | Sequence[str] | None = None,
+        consumer: str = MAIN,
     ) -> Any:
         """Register the handler of a source's events whose type matches a pattern.
 
@@ -82,7 +87,11 @@ class Registration:
         and one transaction for all of them; if it fails, each event is retried by itself. With `once_per`, the handler
         runs only for the first event of an identity, and later events are settled as processed without it. The
         identity is one or more names: `type`, `object_id`, `correlation_id` or paths of the payload.
+
+        With `consumer="ledger"`, the handler belongs to another consumer. Each consumer of an event has its own
+        handler, transaction, attempts and outcome: exactly one handler runs per event and consumer.
         """
+        check_consumer_name(consumer, f"@inbox.on({source!r}, {type_pattern!r}, consumer=…)")
         identity = identity_of(once_per)
         policy, limit = Retry() if retry is None else retry, seconds(timeout, DEFAULT_TIMEOUT)
         defaulted = frozenset(name for name, value in (("retry", retry), ("timeout", timeout)) if value is None)
@@ -92,6 +101,7 @@ class Registration:
                 source=source,
                 pattern=type_pattern,
                 function=function,
+                consumer=consumer,
                 retry=policy,
                 timeout=limit,
                 batch=batch,

@@ -67,6 +67,8 @@ class Roster:
         self.announce = announce
         self.clock = clock
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.register_consumers: Callable[[], Awaitable[None]] | None = None  # called with every registration
+        self.has_consumers: Callable[[str], bool] = lambda source: False  # whether others than `main` subscribe to it
         self.is_known = False  # whether the handlers of other processes have been read
         self._elsewhere: dict[str, tuple[Elsewhere, ...]] = {}  # by consumer
         self._handled: dict[str, Handled] = {}  # by consumer
@@ -151,6 +153,8 @@ class Roster:
         if own == self._registered and await self._is_seen():
             return False
         await self.store.roster.register(self.name, own)
+        if self.register_consumers is not None:
+            await self.register_consumers()
         self._registered, self._next_seen = own, self.clock.monotonic() + SEEN_SECONDS
         return True
 
@@ -158,6 +162,8 @@ class Roster:
         if not any(self._registered.values()) or self.clock.monotonic() < self._next_seen:
             return True
         self._next_seen = self.clock.monotonic() + SEEN_SECONDS
+        if self.register_consumers is not None:
+            await self.register_consumers()
         return await self.store.roster.renew(self.name)
 
     def _update(self, live: Iterable[LiveHandler]) -> bool:
@@ -205,6 +211,8 @@ class Roster:
         if len(self._warned) > MAX_TYPES:
             self._warned.clear()
         for (source, type_), count in counts.items():
+            if consumer == MAIN and self.has_consumers(source):
+                continue  # other consumers handle its events, so `main` may have no handler
             if (consumer, (source, type_)) not in self._warned:
                 self._warned.add((consumer, (source, type_)))
                 signals.emit("unhandled", source=source, type=type_, consumer=consumer, count=count)
@@ -236,16 +244,20 @@ class Roster:
         return resumed
 
     async def _ignore_some(self, consumer: str, type_: EventType) -> int:
-        reason = ignored_because(*type_)
+        reason = ignored_because(*type_, has_consumers=self.has_consumers(type_[0]))
         ignored = await self.store.roster.ignore_unhandled(consumer, type_, reason, seconds=IGNORE_SECONDS, size=WINDOW)
         if ignored:
             signals.emit("unhandled_ignored", source=type_[0], type=type_[1], count=ignored)
         return ignored
 
     def _ignores(self, source: str) -> bool:
-        return source in self.sources and self.sources[source].settings.unhandled == "ignore"
+        return self.has_consumers(source) or (
+            source in self.sources and self.sources[source].settings.unhandled == "ignore"
+        )
 
 
-def ignored_because(source: str, type_: str) -> str:
+def ignored_because(source: str, type_: str, *, has_consumers: bool = False) -> str:
     """Return the error text of a receipt that is ignored because no process has a handler."""
+    if has_consumers:
+        return f"no process has a handler of the consumer main for {type_}; other consumers handle events of {source}"
     return f'no process has a handler for {type_}, and sources.{source}.unhandled is "ignore"'

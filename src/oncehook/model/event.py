@@ -34,9 +34,9 @@ class ConsumerFacts(EventFacts, kw_only=True, frozen=True):
     consumer: str = MAIN
 
     @property
-    def entity_scope(self) -> str:
-        """The default scope of entities. Each consumer has its own: its progress makes no event of another stale."""
-        return self.scope if self.consumer == MAIN else f"{self.scope}#{self.consumer}"
+    def consumer_scope(self) -> str:
+        """The scope of what each consumer has for itself, such as entities and idempotency keys."""
+        return self.scope if self.consumer == MAIN else f"{self.scope}@{self.consumer}"
 
 
 def facts_of(event: EventFacts) -> dict[str, Any]:

@@ -117,6 +117,18 @@ class LiveHandler(QueryRow, frozen=True):
     seen_at: str
 
 
+class StoredConsumer(QueryRow, frozen=True):
+    """The subscription of a consumer to a source. `patterns` and `settings` are JSON."""
+
+    name: str
+    source: str
+    patterns: str
+    settings: str
+    revision: int
+    registered_at: str
+    seen_at: str
+
+
 class WaitingType(QueryRow, frozen=True):
     """The number of waiting receipts of a window with one type, and the position of the last one."""
 

@@ -126,6 +126,10 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "retry_requested": ("info", "A person made waiting retries due now. `selection` says which."),
     "source_paused": ("info", "A person paused a source. Its events are accepted and wait."),
     "source_resumed": ("info", "A person resumed a source. Its waiting events are processed."),
+    "consumer_filter_unreadable": (
+        "error",
+        "This version cannot read the filter of a consumer. The consumer gets all events of its types.",
+    ),
     "consumer_paused": ("info", "A person paused a consumer. Its events are accepted and wait."),
     "consumer_resumed": ("info", "A person resumed a consumer. Its waiting events are processed."),
     "pruned": ("info", "Receipts and payloads past their retention were deleted."),

@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any
 
 from oncehook.config.settings import SourceSettings
-from oncehook.model.claim import Claim
+from oncehook.model.claim import Claim, ConsumerClaim
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.patterns import compile_pattern
@@ -38,8 +38,9 @@ from oncehook.providers.expressions import (
 )
 from oncehook.providers.handshake import kind_of
 from oncehook.providers.stored_headers import StoredNames, headers_json
+from oncehook.providers.subscriptions import Subscribers
 from oncehook.providers.template import Body
-from oncehook.providers.where import Where, compile_where
+from oncehook.providers.where import Facts, Where, compile_where
 from oncehook.providers.xml import read_xml
 
 
@@ -58,6 +59,7 @@ class ClaimReader:
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self.where = None if settings.where is None else self._compile_where(settings.where, where, has_tenants)
         self.takes_all = self.types is None and self.where is None
+        self.subscribers = Subscribers()  # the consumers other than `main`
         self.signed_kinds = [kind_of(handshake.kind) for handshake in provider.handshakes if handshake.is_keyed]
         self._compile_facts(settings, where)
         self._find_serial = self._serial(settings, where)
@@ -244,6 +246,10 @@ class ClaimReader:
             return self._unusable(body, content, headers, error, type_=type_, keys=keys)
         object_id = index_text(self.find_object(parsed, delivery.headers)) if self.find_object else None
         reason = None if self.takes_all else self._filter_reason(parsed, type_, object_id)
+        serial_key = index_text(self.find_serial(parsed, delivery.headers)) if self.find_serial else None
+        copies: tuple[ConsumerClaim, ...] = ()
+        if self.subscribers.subscriptions and reason is None:
+            copies = self.subscribers.copies(type_, parsed, self._facts(type_, object_id), serial_key)
         return Claim(
             source=self.source,
             tenant=self.tenant,
@@ -259,8 +265,9 @@ class ClaimReader:
             fingerprint=digest,
             body=body,
             headers=headers,
-            serial_key=index_text(self.find_serial(parsed, delivery.headers)) if self.find_serial else None,
+            serial_key=serial_key,
             keys=keys,
+            copies=copies,
         )
 
     def _unique(self, parsed: Any, headers: Headers) -> tuple[str, ...]:
@@ -333,8 +340,11 @@ class ClaimReader:
             return f"the type {type_} is not in sources.{self.source}.types"
         if self.where is None:
             return None
-        facts = {"type": type_, "object_id": object_id, "source": self.source, "tenant": self.tenant}
-        return self.where.reason(parsed, facts)
+        return self.where.reason(parsed, self._facts(type_, object_id))
+
+    def _facts(self, type_: str, object_id: str | None) -> Facts:
+        """The facts of an event that a filter can name."""
+        return {"type": type_, "object_id": object_id, "source": self.source, "tenant": self.tenant}
 
     def accepts_type(self, type_: str) -> bool:
         """Whether the source's `types` include this type."""

@@ -9,12 +9,12 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.stopping import Deadline
 from oncehook.config.configuration import Configuration
+from oncehook.config.consumer_settings import ConsumerSettings
 from oncehook.config.settings import Horizon, Settings, SourceSettings
 from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, EffectRegistry, RegisteredEffect
 from oncehook.effects.http import EffectPoster
@@ -30,7 +30,6 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.receipt import Receipt
 from oncehook.model.retry import Retry, with_fields
 from oncehook.observability import signals
-from oncehook.observability.code_version import checked_out_commit
 from oncehook.operations.metrics_exporter import MetricsExporter
 from oncehook.operations.prune import PruneLoop, effect_horizon, horizon
 from oncehook.operations.rehearse import Rehearsal
@@ -48,7 +47,9 @@ from oncehook.runtime.checks import (
     open_store,
 )
 from oncehook.runtime.companion import Companion, stop_all
+from oncehook.runtime.consumers import Consumers
 from oncehook.runtime.email_projection import project_email
+from oncehook.runtime.forwards import forward_source, forward_to_consumer, forward_to_consumers
 from oncehook.runtime.lifecycle import Lifecycle
 from oncehook.runtime.managed_sources import ManagedSources
 from oncehook.runtime.managed_tenants import ManagedTenants, make_tenant_cache
@@ -57,6 +58,7 @@ from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.runtime.sessions import make_sessions
 from oncehook.runtime.settings_watch import SettingsWatch
 from oncehook.runtime.source_factory import make_source
+from oncehook.runtime.workers import all_slots, make_processor, make_workers
 from oncehook.store import make_store
 from oncehook.store.store import Store
 from oncehook.tenants.cache import TenantCache
@@ -115,17 +117,22 @@ class Runtime:
         self.readiness = Readiness(self.store)
         self.http_client = HttpClient()
         self.breakers: dict[str, CircuitBreaker] = {}  # by origin
-        self.forwards: dict[str, Forward] = {}
+        self.forwards: dict[str, Forward] = {}  # by source; those of other consumers as `consumer:source`
         poster = EffectPoster(self.http_client, configuration.settings.effect_targets, self.breakers, clock)
         self.effects.add(RegisteredEffect(HTTP, None, poster.post, POLICY, EFFECT_TIMEOUT))
         self.email_projection: EmailProjection | None = None
+        self.consumers = Consumers(self.store, self.handlers, self.sources)
         self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
         self.settings_watch = SettingsWatch(self.store)
+        self.settings_watch.add(self.consumers.load)
         self.managed_sources = ManagedSources(self)
         ManagedTenants(self)
+        self.roster.has_consumers = self.consumers.are_subscribed
+        self.roster.register_consumers = self.consumers.register
         self.heartbeat: Heartbeat | None = None
         self.processor: Processor | None = None
         self.worker: Worker | None = None
+        self.consumer_workers: list[Worker] = []
         self.relay: Relay | None = None
         self.prune_loop: PruneLoop | None = None
         self._rescuing: asyncio.Task[None] | None = None
@@ -181,12 +188,18 @@ class Runtime:
         retry = with_fields(Retry(), source.retry, f"sources.{name}.retry")
         self.handlers.set_defaults(name, retry=retry, timeout=settings.timeout or DEFAULT_TIMEOUT)
         if settings.forward is not None:
-            forward = Forward(source, self.http_client, self.breakers, trusted=in_file, clock=self.clock)
-            self.handlers.add(forward.handler)
-            self.forwards[name] = forward
+            forward_source(self, source, trusted=in_file)
         if settings.email:
             project_email(self, source, unhandled=settings.forward is None)
+        forward_to_consumers(self, source)
+        self.consumers.apply()
         return source
+
+    def add_consumer(self, name: str, settings: ConsumerSettings, *, in_file: bool = False) -> None:
+        """Add a consumer with settings. A consumer that only has handlers needs none."""
+        self.consumers.add(name, settings, in_file=in_file)
+        for source in self.sources.values():
+            forward_to_consumer(self, name, source)
 
     def load_secrets(self) -> None:
         """Resolve every secret that is a reference. Raises ConfigurationError if one is not set.
@@ -272,12 +285,15 @@ class Runtime:
     async def _open_store(self) -> None:
         if self.sessions is not None:
             self.sessions.check_handlers(self.handlers)
+        self.store.settings = replace(self.settings, concurrency=all_slots(self))
         await self.store.open()
         try:
             await check_schema(self, self.store)
             await self.settings_watch.load()
             check_sources(self)
             await check_encryption(self)
+            self.consumers.check(has_worker=self.has_worker)
+            await self.consumers.register()
             if self.sessions is not None:
                 await self.sessions.check_database()
         except BaseException:
@@ -335,7 +351,8 @@ class Runtime:
     async def stop_work(self) -> None:
         """Stop leasing, and let running handlers and effects finish within `stop_grace`."""
         worker, relay, self.worker, self.relay = self.worker, self.relay, None, None
-        parts = [part for part in (worker, relay, self.reception.receiver.inline) if part is not None]
+        workers, self.consumer_workers = self.consumer_workers, []
+        parts = [part for part in (worker, *workers, relay, self.reception.receiver.inline) if part is not None]
         await self._stop_in_time(*(part.stop(self.settings.stop_grace) for part in parts))
 
     def start_processor(self) -> Processor:
@@ -344,16 +361,7 @@ class Runtime:
             settings = self.settings
             self.heartbeat = Heartbeat(self.store.heartbeat_connection(), settings.lease, self.clock)
             self.heartbeat.start()
-            self.processor = Processor(
-                self.store,
-                self.handlers,
-                self.heartbeat,
-                transaction=self.outbox,
-                version=settings.version or checked_out_commit(Path.cwd()),
-                clock=self.clock,
-                announce=self.announcer.announce,
-                threads=settings.concurrency,
-            )
+            self.processor = make_processor(self, self.heartbeat)
             self.reception.receiver.inline = InlineReceiver(
                 self.store, self.reception.claimer, self.processor, self.roster, settings.lease
             )
@@ -362,19 +370,11 @@ class Runtime:
     def start_worker(self) -> None:
         """Process receipts in this process, and start the relay and the background tasks of a worker."""
         settings = self.settings
-        self.worker = Worker(
-            self.store,
-            self.start_processor(),
-            concurrency=settings.concurrency,
-            lease_seconds=settings.lease,
-            poll=settings.poll,
-            skip_failed=self.skip_failed,
-            announce=self.announcer.announce,
-            handled=self.roster.handled,
-        )
-        self.worker.start()
+        self.worker, self.consumer_workers = make_workers(self)
+        for worker in (self.worker, *self.consumer_workers):
+            worker.start()
         self.roster.start()
-        self._listening = asyncio.create_task(keep_listening(self.store.wakeups, self.worker.wake))
+        self._listening = asyncio.create_task(keep_listening(self.store.wakeups, self.wake_worker))
         self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
         self.relay.start()
         effect_retention = effect_horizon(settings, self.horizons.values())
@@ -392,6 +392,6 @@ class Runtime:
         self.announcer.announce()
 
     def wake_worker(self) -> None:
-        """Wake the worker of this process, if it has one."""
-        if self.worker is not None:
-            self.worker.wake()
+        """Wake the workers of this process, if it has any."""
+        for worker in () if self.worker is None else (self.worker, *self.consumer_workers):
+            worker.wake()

@@ -11,7 +11,7 @@ from oncehook.config.configuration import read_source
 from oncehook.config.keyring import KeyRingError
 from oncehook.config.managed_secrets import ManagedSecrets, open_secrets, source_context
 from oncehook.config.settings import SourceSettings
-from oncehook.handlers.forward import Forward
+from oncehook.handlers.forward import Forward, source_forward
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
 from oncehook.model.rows import ManagedSource
@@ -133,7 +133,7 @@ class ManagedSources:
         source = make_source(runtime, name, settings)
         horizon(name, settings, source.provider, runtime.settings)
         if settings.forward is not None:
-            Forward(source, runtime.http_client, {}, trusted=False)
+            Forward(source, source_forward(source), runtime.http_client, {}, trusted=False)
             own = [h for h in runtime.handlers if (h.source, h.consumer) == (name, MAIN) and not h.forwards_to]
             if own:
                 raise ConfigurationError(f"{where}.forward: {own[0].name} already handles events of that source")

@@ -29,6 +29,7 @@ from oncehook.model.rows import (
     ManagedSource,
     ManagedTenant,
     Pause,
+    StoredConsumer,
     Unhandled,
 )
 from oncehook.store.rows import EffectTarget, EventType, SourceChange, TenantChange, Tokens, Window, WindowPosition
@@ -298,6 +299,22 @@ class DirectoryStore(Protocol):
 
     async def sealing_keys(self) -> set[str]:
         """Return the ids of the keys that sealed the secrets of managed sources and tenants."""
+
+
+class ConsumerStore(Protocol):
+    """Consumers other than `main`: durable subscriptions, which stay until a person removes them."""
+
+    async def all(self) -> list[StoredConsumer]:
+        """Return all subscriptions."""
+
+    async def register(
+        self, patterns: Mapping[tuple[str, str], Sequence[str]], settings: Mapping[str, Mapping[str, Any]]
+    ) -> bool:
+        """Register the consumers of a process. Returns whether a subscription changed.
+
+        `patterns` has the type patterns of each (consumer, source), `settings` the settings of each consumer. Patterns
+        are added to those of other processes, settings replace earlier ones.
+        """
 
 
 class SchemaStore(Protocol):

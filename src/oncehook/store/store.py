@@ -5,6 +5,7 @@ from oncehook.config.keyring import KeyRing, read_keys
 from oncehook.config.settings import Settings
 from oncehook.store import queries
 from oncehook.store.alerts import SqlAlertStore
+from oncehook.store.consumers import SqlConsumerStore
 from oncehook.store.database import Database
 from oncehook.store.directory import SqlDirectoryStore
 from oncehook.store.effects import SqlEffectStore
@@ -24,6 +25,7 @@ from oncehook.store.operator_protocols import (
 from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.protocols import (
     ClaimStore,
+    ConsumerStore,
     DirectoryStore,
     EffectStore,
     EmailStore,
@@ -64,6 +66,7 @@ class Store:
         self.roster: RosterStore = SqlRosterStore(executor)
         self.directory: DirectoryStore = SqlDirectoryStore(executor)
         self.encrypted_rows: EncryptedRowStore = SqlEncryptedRowStore(executor, lambda: self.keys)
+        self.consumers: ConsumerStore = SqlConsumerStore(executor)
         self.rejections: RejectionStore = SqlRejectionStore(executor)
         self.alerts: AlertStore = SqlAlertStore(executor)
         self.email: EmailStore = SqlEmailStore(executor, database.transaction)

@@ -1,0 +1,150 @@
+"""The consumers of an inbox other than `main`: their settings, their registration and their subscriptions.
+
+A process registers its consumers when it starts. Every process with a receiver reads the subscriptions of all
+processes, so an event gets its receipts even if the consumer's code runs elsewhere.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from oncehook.config.configuration import consumer_retry
+from oncehook.config.consumer_settings import ConsumerSettings
+from oncehook.handlers.registry import Handlers
+from oncehook.http_client.client import parse_url
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.event import MAIN
+from oncehook.model.patterns import overlap
+from oncehook.model.retry import Retry, with_fields
+from oncehook.model.rows import StoredConsumer
+from oncehook.observability import signals
+from oncehook.providers.source import Source
+from oncehook.providers.subscriptions import Subscription
+from oncehook.store.store import Store
+
+STORED = ("sources", "types", "where", "concurrency", "rate", "paused")
+"""The settings that other processes and people see. Secrets and addresses stay in the process."""
+
+
+class Consumers:
+    """The named consumers of one process, and the subscriptions of all processes."""
+
+    def __init__(self, store: Store, handlers: Handlers, sources: Mapping[str, Source]) -> None:
+        self.store = store
+        self.handlers = handlers
+        self.sources = sources
+        self.settings: dict[str, ConsumerSettings] = {}
+        self.in_file: set[str] = set()
+        self.stored: list[StoredConsumer] = []  # of all processes, at most a second old
+
+    def add(self, name: str, settings: ConsumerSettings, *, in_file: bool) -> None:
+        """Set the settings of a consumer. Raises ConfigurationError if it has some already."""
+        if name in self.settings:
+            raise ConfigurationError(
+                f"consumers.{name} is defined twice: in the configuration and in code, or twice in code"
+            )
+        where = f"consumers.{name}"
+        self.settings[name] = settings
+        if in_file:
+            self.in_file.add(name)
+        for source in settings.sources or ("*",):
+            Subscription(name, source, types=settings.types, where=settings.where)  # raises for a wrong filter
+        defaults: dict[str, Any] = {} if settings.timeout is None else {"timeout": settings.timeout}
+        retry = consumer_retry(settings, where)
+        if retry:
+            defaults["retry"] = with_fields(Retry(), retry, f"{where}.retry")
+        self.handlers.set_consumer_defaults(name, **defaults)
+
+    def subscribes(self, name: str, source: str) -> bool:
+        """Whether the settings of a consumer allow a source."""
+        settings = self.settings.get(name)
+        return settings is None or settings.sources is None or source in settings.sources
+
+    # -- checks -----------------------------------------------------------------------------------------------------
+
+    def check(self, *, has_worker: bool) -> None:
+        """Raise ConfigurationError for a consumer that can never handle an event."""
+        for name, settings in self.settings.items():
+            for source in settings.sources or ():
+                self._check_source(name, source)
+            own = [handler for handler in self.handlers if handler.consumer == name]
+            for handler in own:
+                self._check_handler(name, settings, handler.source, handler.pattern, handler.name)
+            registered = any(row.name == name and json.loads(row.patterns) for row in self.stored)
+            if not own and not registered and has_worker:
+                raise ConfigurationError(
+                    f"consumers.{name} has no handler and no forward, so its events would wait forever: register one "
+                    f'with @inbox.on(…, consumer="{name}"), set consumers.{name}.forward, or remove the consumer'
+                )
+
+    def _check_source(self, name: str, source: str) -> None:
+        if source not in self.sources:
+            closest = get_close_matches(source, self.sources, 1)
+            known = ", ".join(sorted(self.sources)) or "none"
+            hint = f"did you mean {closest[0]}?" if closest else f"the sources are {known}"
+            raise ConfigurationError(f"consumers.{name}.sources lists {source!r}, which does not exist: {hint}")
+
+    def _check_handler(self, name: str, settings: ConsumerSettings, source: str, pattern: str, handler: str) -> None:
+        if settings.sources is not None and source not in settings.sources:
+            raise ConfigurationError(f"{handler} is for source {source!r}, which is not in consumers.{name}.sources")
+        if settings.types is not None and not any(overlap(pattern, allowed) for allowed in settings.types):
+            raise ConfigurationError(f"{handler} is for {pattern!r}, which consumers.{name}.types never accepts")
+
+    # -- registration -----------------------------------------------------------------------------------------------
+
+    @property
+    def patterns(self) -> dict[tuple[str, str], list[str]]:
+        """The patterns that this process handles, by consumer and source."""
+        own: dict[tuple[str, str], list[str]] = {}
+        for handler in self.handlers:
+            if handler.consumer != MAIN:
+                own.setdefault((handler.consumer, handler.source), []).append(handler.pattern)
+        return own
+
+    async def register(self) -> None:
+        """Register the consumers of this process, and apply them to the next events."""
+        patterns = self.patterns
+        if patterns and await self.store.consumers.register(patterns, {n: self._stored(n) for n, _ in patterns}):
+            await self.load()
+
+    def _stored(self, name: str) -> dict[str, Any]:
+        settings = self.settings.get(name)
+        if settings is None:
+            return {}
+        unset = {field.name: field.default for field in fields(ConsumerSettings)}
+        stored = {key: getattr(settings, key) for key in STORED if getattr(settings, key) != unset[key]}
+        if settings.forward is not None:
+            stored["forward"] = parse_url(settings.forward).origin
+        plain: dict[str, Any] = json.loads(json.dumps(stored, default=dict))
+        return plain
+
+    async def load(self, after: int = -1) -> None:
+        """Read the subscriptions of all processes, and apply them to the next events."""
+        self.stored = await self.store.consumers.all()
+        self.apply()
+
+    def apply(self) -> None:
+        """Let each source write receipts for the consumers that subscribe to it."""
+        for name, source in self.sources.items():
+            rows = [row for row in self.stored if row.source == name]
+            source.reader.subscribers.subscriptions = tuple(map(_subscription, rows))
+
+    def are_subscribed(self, source: str) -> bool:
+        """Whether a consumer other than `main` subscribes to a source."""
+        return any(row.source == source for row in self.stored)
+
+
+def _subscription(row: StoredConsumer) -> Subscription:
+    """Make the subscription that a process registered. Without its filter if this version cannot read it.
+
+    Then the consumer gets events that its filter would leave out, which is better than to lose events.
+    """
+    patterns, settings = json.loads(row.patterns), json.loads(row.settings)
+    try:
+        types, where = settings.get("types"), settings.get("where")
+        return Subscription(row.name, row.source, patterns=patterns, types=types, where=where)
+    except (ConfigurationError, TypeError, ValueError) as error:
+        signals.emit("consumer_filter_unreadable", consumer=row.name, source=row.source, detail=str(error))
+        return Subscription(row.name, row.source, patterns=patterns)

@@ -1,0 +1,64 @@
+"""The workers of a process: one for `main`, and one for each other consumer that has handlers in the process."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehook.handlers.forward import FORWARD_CONCURRENCY
+from oncehook.model.event import MAIN
+from oncehook.observability.code_version import checked_out_commit
+from oncehook.worker.heartbeat import Heartbeat
+from oncehook.worker.process import Processor
+from oncehook.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from oncehook.runtime import Runtime
+
+
+def make_workers(runtime: "Runtime") -> tuple[Worker, list[Worker]]:
+    """Make the worker of `main`, and those of the other consumers. They have one name, that of the process."""
+    first = make_worker(runtime, MAIN)
+    return first, [make_worker(runtime, name, first.name) for name in runtime.handlers.consumers[1:]]
+
+
+def make_worker(runtime: "Runtime", consumer: str, name: str | None = None) -> Worker:
+    """Make the worker of a consumer."""
+    return Worker(
+        runtime.store,
+        runtime.start_processor(),
+        consumer=consumer,
+        name=name,
+        concurrency=slots_of(runtime, consumer),
+        lease_seconds=runtime.settings.lease,
+        poll=runtime.settings.poll,
+        skip_failed=runtime.skip_failed,
+        announce=runtime.announcer.announce,
+        handled=partial(runtime.roster.handled, consumer),
+    )
+
+
+def slots_of(runtime: "Runtime", consumer: str) -> int:
+    """Return how many events of a consumer this process handles at the same time."""
+    own = runtime.consumers.settings.get(consumer)
+    if own is not None and own.concurrency is not None:
+        return own.concurrency
+    return runtime.settings.concurrency if own is None or own.forward is None else FORWARD_CONCURRENCY
+
+
+def all_slots(runtime: "Runtime") -> int:
+    """Return how many handlers this process runs at the same time: the slots of all consumers."""
+    return sum(slots_of(runtime, consumer) for consumer in runtime.handlers.consumers)
+
+
+def make_processor(runtime: "Runtime", heartbeat: Heartbeat) -> Processor:
+    """Make the processor that runs the handlers of all consumers."""
+    return Processor(
+        runtime.store,
+        runtime.handlers,
+        heartbeat,
+        transaction=runtime.outbox,
+        version=runtime.settings.version or checked_out_commit(Path.cwd()),
+        clock=runtime.clock,
+        announce=runtime.announcer.announce,
+        threads=runtime.store.settings.concurrency,
+    )
