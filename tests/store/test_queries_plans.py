@@ -178,10 +178,17 @@ async def test_hot_queries_use_an_index_on_postgresql(store: Store, address: str
     plans["webhook_receipts_received "] = await find_plan(
         address, before_time=datetime.now(UTC), before_receipt=99, limit=50
     )
-    lease, names = queries.number_parameters(store.sql["lease"])
+    lease, names = queries.number_parameters(queries.statement("postgres", "lease", frozenset()))
     parameters = {"seconds": 30.0, "worker": "w", "rescued": False, "floor": "-infinity", "limit": 16}
     parameters |= {"consumer": "main", "handled": ["stripe %"], "projected": []}
     plans["webhook_receipts_due"] = await plan(address, lease, *(parameters[name] for name in names))
+    parameters |= {"keys": '[{"source": "stripe", "key": "acme"}]', "each": 4}
+    parameters |= {"source": "stripe", "key": "acme", "most": 16}
+    for name in ("lease_turn", "waiting_tenants"):
+        text, names = queries.number_parameters(queries.statement("postgres", name, frozenset()))
+        plans["webhook_receipts_turns".ljust(23 + len(name))] = await plan(
+            address, text, *(parameters[name] for name in names)
+        )
     for index, text in plans.items():
         assert index.strip() in text, text
         assert not re.search(r"Seq Scan on webhook_receipts", text), text

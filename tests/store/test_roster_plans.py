@@ -31,7 +31,7 @@ async def test_lease_does_not_read_the_backlog_of_another_process(postgres: Post
         run_sql(address, "ANALYZE webhook_receipts")
         handled = Handled((("github", "*"),), is_shared=True)
         assert len(await store.leases.take(1, 30, "test", handled=handled)) == 1
-        text, names = queries.number_parameters(store.sql["lease"])
+        text, names = queries.number_parameters(queries.statement("postgres", "lease", frozenset()))
         parameters = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
         parameters |= {"consumer": "main", **handled_parameters(POSTGRES, handled)}
         connection = await asyncpg.connect(address)

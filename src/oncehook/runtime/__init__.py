@@ -107,6 +107,7 @@ class Runtime:
         self.handlers, self.effects, self.canonicals = Handlers(), EffectRegistry(), CanonicalFetchers()
         self.store: Store = make_store(settings)
         self.store.process.longest_handler = lambda: self.handlers.longest
+        self.store.process.has_tenants = lambda: any(source.has_tenants for source in self.sources.values())
         self.sessions = None if engine is None else make_sessions(engine, self.store)
         self.proxies = Proxies(settings.trusted_proxies)
         self.announcer = Announcer(self.store.wakeups)

@@ -1,5 +1,7 @@
 """Lets a worker skip a backlog that it must not lease: paused sources, and events that other processes handle.
 
+A worker whose sources have tenants leases their events in turns, so here it skips them too.
+
 The statements that lease exclude both. Once a pause is committed, no receipt of its source is leased. This module keeps
 that cheap. A worker leases in the order of due times, so a long backlog at the head of that order would be read again
 by every lease. The worker therefore searches now and then, in windows, for the due time of the first receipt that it
@@ -35,7 +37,12 @@ class Backlog:
         self._handled: Handled | None = None
 
     async def refresh(
-        self, sources: Callable[[], Awaitable[list[str]]], window: FetchWindow, handled: Handled | None = None
+        self,
+        sources: Callable[[], Awaitable[list[str]]],
+        window: FetchWindow,
+        handled: Handled | None = None,
+        *,
+        has_tenants: bool = False,
     ) -> None:
         """Refresh the paused sources once a second, and the floor if needed.
 
@@ -45,7 +52,7 @@ class Backlog:
         if began < self._next_refresh:
             return
         paused = frozenset(await sources())
-        must_skip = bool(paused) or (handled is not None and handled.is_shared)
+        must_skip = bool(paused) or has_tenants or (handled is not None and handled.is_shared)
         changed = (paused, handled) != (self.sources, self._handled)
         if changed or (must_skip and began >= self._next_search):
             self.floor = await self._find_floor(window) if must_skip else self._lowest

@@ -26,6 +26,9 @@ class Process:
     longest_handler: Callable[[], float] = lambda: 300.0
     """Returns the longest timeout of a handler, in seconds."""
 
+    has_tenants: Callable[[], bool] = lambda: False
+    """Returns whether a source of this process has tenants. Their events are then leased in turns."""
+
 
 class NoWakeups:
     """Implements `WakeupStore` for a database without notifications. Workers poll instead."""

@@ -20,7 +20,8 @@ from oncehook.store.decode import decode
 from oncehook.store.encryption import Encryption, without_sealed
 from oncehook.store.executor import Executor, Run, Work
 from oncehook.store.pauses import SqlPauseStore, handled_parameters
-from oncehook.store.serial import KeyRotation, keys_json
+from oncehook.store.serial import Key, KeyRotation, keys_json
+from oncehook.store.turns import lease_turns, tenant_of
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
@@ -37,6 +38,7 @@ class SqlLeaseStore(ABC):
         self._pauses = pauses
         self._backlog = pauses.backlog
         self._rotation = KeyRotation(clock)
+        self._turns = KeyRotation(clock, tenant_of)
 
     @abstractmethod
     async def settle(self, settled: Sequence[Settled]) -> set[int]: ...
@@ -53,6 +55,12 @@ class SqlLeaseStore(ABC):
         """Lease the first receipts of some serial keys."""
 
     @abstractmethod
+    async def _lease_turn(
+        self, run: Run, parameters: dict[str, Any], tenants: Sequence[Key], each: int, limit: int
+    ) -> list[Leased]:
+        """Lease up to `each` receipts of each of some tenants, and up to `limit` in total."""
+
+    @abstractmethod
     def _to_leased(self, rows: Sequence[Any]) -> list[Leased]:
         """Convert the rows of a lease."""
 
@@ -60,6 +68,7 @@ class SqlLeaseStore(ABC):
         self, limit: int, seconds: float, worker: str, *,
         rescued: bool = False, skip_failed: Collection[str] = (), handled: Handled | None = None,
     ) -> list[Leased]:  # fmt: skip
+        has_tenants = self._pauses.has_tenants()
         await self._pauses.refresh(handled)
         parameters = {
             "seconds": seconds,
@@ -69,7 +78,41 @@ class SqlLeaseStore(ABC):
             "skip_failed": self._dialect.texts(sorted(skip_failed)),
             **self._handled(handled),
         }
-        return self._encryption.open_leases(await self._run_statements(partial(self._take, limit, parameters)))
+        take = self._take
+        if has_tenants and rescued:
+            parameters["floor"] = self._dialect.earliest  # the floor is that of events without a tenant
+        elif has_tenants:
+            take = self._take_in_turns
+        return self._encryption.open_leases(await self._run_statements(partial(take, limit, parameters)))
+
+    async def _take_in_turns(self, limit: int, parameters: dict[str, Any], run: Run) -> list[Leased]:
+        """Lease the events of tenants in turns, and events without a tenant in the order in which they are due."""
+        share = self._turns.share(limit)
+        leased = await self._take_turns(run, share, parameters) if share else []
+        if len(leased) < limit:
+            leased += await self._take(limit - len(leased), parameters | {"tenant": ""}, run)
+        if len(leased) < limit:
+            leased += await self._take_turns(run, limit - len(leased), parameters)
+        return leased
+
+    async def _take_turns(self, run: Run, limit: int, parameters: dict[str, Any]) -> list[Leased]:
+        scan = self._turns.begin()
+        lease_turn = partial(self._lease_turn, run, parameters)
+        while scan.is_unfinished(limit):
+            source, key = self._backlog.skip_source(self._turns.after)
+            size = scan.batch_size(limit)
+            position = {"consumer": self._consumer, "source": source, "key": key}
+            rows = await run("waiting_tenants", position | {"most": size})
+            tenants = [(row["source"], row["key"]) for row in rows]
+            due = [(row["source"], row["key"]) for row in rows if row["is_due"]]
+            leased = await lease_turns(
+                [tenant for tenant in due if self._backlog.may_lease(tenant[0])], limit - len(scan.leased), lease_turn
+            )
+            scan.advance(tenants, size, leased, limit)
+        if scan.is_cut_off:  # many tenants wait for their retries: a due one may be beyond those that were visited
+            anyone = {**parameters, "floor": self._dialect.earliest, "limit": limit - len(scan.leased)}
+            return scan.leased + self._to_leased(await run("lease", anyone))
+        return scan.leased
 
     async def _take(self, limit: int, parameters: dict[str, Any], run: Run) -> list[Leased]:
         share = self._rotation.share(limit)

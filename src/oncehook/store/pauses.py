@@ -1,7 +1,7 @@
 """Pauses of sources and consumers, and the backlog that a worker must skip."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncehook.concurrency.clock import Clock
@@ -20,8 +20,15 @@ AUTOMATIC = "oncehook"
 class SqlPauseStore:
     """Implements `PauseStore` on every database."""
 
-    def __init__(self, executor: Executor, clock: Clock, consumer: str = MAIN) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        clock: Clock,
+        consumer: str = MAIN,
+        has_tenants: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._executor = executor
+        self.has_tenants = has_tenants  # whether the backlog leaves out the events of tenants
         self.consumer = consumer  # whose backlog this is
         self.backlog = Backlog(clock, executor.dialect.earliest)
 
@@ -47,9 +54,11 @@ class SqlPauseStore:
         async def window(after: str, size: int) -> DueWindow:
             parameters = {"after": after, "size": size, "consumer": self.consumer}
             parameters |= handled_parameters(self._executor.dialect, handled)
+            if self.has_tenants():
+                parameters["tenant"] = ""
             return decode(await self._executor.read("due_window", parameters), DueWindow)[0]
 
-        await self.backlog.refresh(self._sources, window, handled)
+        await self.backlog.refresh(self._sources, window, handled, has_tenants=self.has_tenants())
 
     async def _change(self, name: str, parameters: Mapping[str, Any], detail: dict[str, Any]) -> bool:
         async def work(run: Run) -> bool:

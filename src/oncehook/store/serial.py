@@ -22,18 +22,26 @@ REFRESH_SECONDS = 1.0
 """A store without serial keys checks for new ones at this interval, in seconds, while it has other work."""
 
 
-class KeyRotation:
-    """Where the next scan begins, and how a lease is shared between receipts with and without a serial key."""
+def serial_key_of(leased: Leased) -> Key:
+    return leased.source, leased.serial_key or ""
 
-    def __init__(self, clock: Clock) -> None:
+
+class KeyRotation:
+    """Where the next scan begins, and how a lease is shared between receipts with and without a key.
+
+    `key_of` is the key of a leased receipt: its serial key, or its tenant.
+    """
+
+    def __init__(self, clock: Clock, key_of: Callable[[Leased], Key] = serial_key_of) -> None:
         self.clock = clock
+        self.key_of = key_of
         self.after = START
         self._scanned_at = clock.monotonic() - REFRESH_SECONDS
         self._has_keys = False
         self._odd = 0
 
     def share(self, limit: int) -> int:
-        """Return how many of `limit` receipts to lease by serial key first: half, or 0 if there are no serial keys."""
+        """Return how many of `limit` receipts to lease by key first: half, or 0 if there are no keys."""
         if not self._has_keys and self.clock.monotonic() - self._scanned_at < REFRESH_SECONDS:
             return 0
         self._odd ^= 1  # a limit of 1 alternates between 0 and 1
@@ -56,6 +64,11 @@ class KeyScan:
     def is_unfinished(self, limit: int) -> bool:
         return self._passes > 0 and self._remaining > 0 and len(self.leased) < limit
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the scan ended because it visited MAX_KEYS keys, and leased less than it could."""
+        return self._passes > 0 and self._remaining <= 0
+
     def batch_size(self, limit: int) -> int:
         return 2 * (limit - len(self.leased)) + 16
 
@@ -65,7 +78,7 @@ class KeyScan:
         self._remaining -= len(keys)
         self.rotation._has_keys |= bool(keys)
         if leased and len(self.leased) >= limit:
-            self.rotation.after = max((receipt.source, receipt.serial_key or "") for receipt in leased)
+            self.rotation.after = max(map(self.rotation.key_of, leased))
         elif len(keys) < size:
             self.rotation.after = START
             self._passes -= 1

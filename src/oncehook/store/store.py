@@ -3,6 +3,7 @@
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.keyring import KeyRing, read_keys
 from oncehook.config.settings import Settings
+from oncehook.model.event import MAIN
 from oncehook.store import queries
 from oncehook.store.alerts import SqlAlertStore
 from oncehook.store.consumers import SqlConsumerStore
@@ -47,10 +48,10 @@ class Store:
     """Uses the database's clock for all times. Callers pass texts that are already truncated and contain no NUL."""
 
     def __init__(self, database: Database, clock: Clock = SYSTEM) -> None:
-        executor, pauses = database.executor, SqlPauseStore(database.executor, clock)
+        executor, pauses = database.executor, _make_pauses(database, clock, MAIN)
+        self._clock = clock
         self.encryption = encryption = Encryption(lambda: self.keys)
         self.database = database
-        self._clock = clock
         self.dialect = database.dialect
         self.process = database.process
         self.sql = queries.load(database.dialect.name)
@@ -93,7 +94,7 @@ class Store:
 
     def leases_of(self, consumer: str) -> LeaseStore:
         """Make a store of the leases of one consumer, with its own backlog. `leases` has those of `main`."""
-        return self.database.leases(SqlPauseStore(self.database.executor, self._clock, consumer), self.encryption)
+        return self.database.leases(_make_pauses(self.database, self._clock, consumer), self.encryption)
 
     @property
     def settings(self) -> Settings:
@@ -103,3 +104,9 @@ class Store:
     @settings.setter
     def settings(self, settings: Settings) -> None:
         self.database.connector.settings = settings
+
+
+def _make_pauses(database: Database, clock: Clock, consumer: str) -> SqlPauseStore:
+    """Make a store of the pauses, with the backlog of one consumer."""
+    process = database.process
+    return SqlPauseStore(database.executor, clock, consumer, has_tenants=lambda: process.has_tenants())

@@ -45,7 +45,7 @@ async def test_lease_does_not_read_the_backlog_of_a_paused_source(postgres: Post
         run_sql(database, "ANALYZE webhook_receipts")
         await store.pauses.pause("stripe", "me")
         assert len(await store.leases.take(1, 30, "test")) == 1
-        text, names = queries.number_parameters(store.sql["lease"])
+        text, names = queries.number_parameters(queries.statement("postgres", "lease", frozenset()))
         parameters = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
         parameters |= {"consumer": "main", **handled_parameters(POSTGRES, None)}
         connection = await asyncpg.connect(database)
@@ -130,7 +130,7 @@ async def test_serial_lease_uses_the_indexes_of_its_key(postgres: Postgres, is_a
         connection = await asyncpg.connect(address)
         plans = {}
         for name in ("serial_keys", "lease_serial", "lease"):
-            text, names = queries.number_parameters(store.sql[name])
+            text, names = queries.number_parameters(queries.statement("postgres", name, frozenset()))
             rows = await connection.fetch(f"EXPLAIN {text}", *(PARAMETERS[name] for name in names))
             plans[name] = "\n".join(row[0] for row in rows)
         await connection.close()

@@ -26,7 +26,7 @@ async def test_hot_queries_use_an_index(store: Store) -> None:
     }
     parameters |= {"worker": "w", "seconds": 30, "rescued": 0, "floor": "", "after": "", "size": 9}
     parameters |= {"source": "", "key": "", "most": 9, "type": "", "types": "[]", "last": "", "reason": ""}
-    parameters |= {"last_source": "", "last_key": "", "consumer": "main", **handled_parameters(SQLITE, None)}
+    parameters |= {"each": 1, "last_source": "", "last_key": "", "consumer": "main", **handled_parameters(SQLITE, None)}
 
     def plan(sql: str) -> str:
         with sqlite3.connect(sqlite_of(store).file.path) as connection:
@@ -49,6 +49,8 @@ async def test_hot_queries_use_an_index(store: Store) -> None:
     assert "PRIMARY KEY" in plan(queries.with_parameters(find, {"receipt", "limit"}))
     for name in ("lease", "due_window"):
         assert "webhook_receipts_due (consumer=? AND <expr>>? AND <expr><?)" in plan(store.sql[name])
+    for name in ("waiting_tenants", "lease_turn"):
+        assert "webhook_receipts_turns (consumer=? AND source=? AND tenant" in plan(store.sql[name])
     for name in ("waiting_types", "hold_unhandled"):
         assert "webhook_receipts_due (consumer=? AND <expr>>? AND <expr><?)" in plan(store.sql[name])
     for name in ("waiting_serial_types", "hold_unhandled_serial"):

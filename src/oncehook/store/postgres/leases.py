@@ -10,6 +10,7 @@ from oncehook.model.lease import Leased, Settled
 from oncehook.store.executor import Run, Work
 from oncehook.store.leases import SqlLeaseStore, as_dicts
 from oncehook.store.postgres.session import session_name
+from oncehook.store.serial import Key, keys_json
 
 T = TypeVar("T")
 
@@ -33,6 +34,12 @@ class PostgresLeaseStore(SqlLeaseStore):
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
                 return []  # another worker leased one of these keys at the same moment
             raise
+
+    async def _lease_turn(
+        self, run: Run, parameters: dict[str, Any], tenants: Sequence[Key], each: int, limit: int
+    ) -> list[Leased]:
+        keys = keys_json(tenants, self._backlog.may_lease)
+        return self._to_leased(await run("lease_turn", {**parameters, "keys": keys, "each": each, "limit": limit}))
 
     def _to_leased(self, rows: Sequence[Any]) -> list[Leased]:
         return [Leased(**row) for row in as_dicts(rows)]

@@ -11,6 +11,7 @@ from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor, Run, Work
 from oncehook.store.leases import SqlLeaseStore, as_dicts
 from oncehook.store.pauses import SqlPauseStore
+from oncehook.store.serial import Key
 from oncehook.store.sqlite.file import SqliteFile
 from oncehook.store.sqlite.handler import settle_receipts
 
@@ -41,6 +42,20 @@ class SqliteLeaseStore(SqlLeaseStore):
 
     async def _lease_heads(self, run: Run, parameters: dict[str, Any]) -> list[Any]:
         return await run("lease_serial", parameters)
+
+    async def _lease_turn(
+        self, run: Run, parameters: dict[str, Any], tenants: Sequence[Key], each: int, limit: int
+    ) -> list[Leased]:
+        """Lease from one tenant after the other: these statements run in one transaction of the writer's thread."""
+        leased: list[Leased] = []
+        for source, key in tenants:
+            room = min(each, limit - len(leased))
+            if not room:
+                break
+            leased += self._to_leased(
+                await run("lease_turn", {**parameters, "source": source, "key": key, "each": room})
+            )
+        return leased
 
     def _to_leased(self, rows: Sequence[Any]) -> list[Leased]:
         """Convert the rows of a lease, oldest first."""

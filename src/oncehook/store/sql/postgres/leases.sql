@@ -13,20 +13,9 @@
 -- Whether the source of the receipt `h` and the consumer are not paused. A fragment.
 h.source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND :consumer <> ALL (ARRAY(SELECT consumer FROM webhook_pauses))
 
--- name: lease
--- The columns have the names of `Leased`. A receipt is due if it has no next_attempt_at, or if its last attempt began in the
--- future because the clock was set back. All waiting receipts are read only if the newest receipt shows a clock set back.
-WITH due AS (
-    SELECT id FROM webhook_receipts h
-    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
-      AND coalesce(next_attempt_at, received_at) <= CASE
-          WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
-      AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now())
-      AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:floor AS text) AS timestamptz)
-      AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
-    ORDER BY coalesce(next_attempt_at, received_at), id
-    LIMIT :limit FOR UPDATE SKIP LOCKED
-), leased AS (
+-- name: leased
+-- The end of the statements that lease the receipts `due`, in the order in which they are due. A fragment.
+leased AS (
     UPDATE webhook_receipts r
     SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
         lease_until = now() + :seconds * interval '1 second'
@@ -38,6 +27,22 @@ SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.
        l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers
 FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id, l.id) AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 ORDER BY coalesce(l.next_attempt_at, l.received_at), l.id
+
+-- name: lease
+-- The columns have the names of `Leased`. A receipt is due if it has no next_attempt_at, or if its last attempt began in the
+-- future because the clock was set back. All waiting receipts are read only if the newest receipt shows a clock set back.
+WITH due AS (
+    SELECT id FROM webhook_receipts h
+    WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+      AND coalesce(next_attempt_at, received_at) <= CASE
+          WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
+      AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now())
+      AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:floor AS text) AS timestamptz)
+      AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
+      AND tenant = :tenant                                     --? tenant
+    ORDER BY coalesce(next_attempt_at, received_at), id
+    LIMIT :limit FOR UPDATE SKIP LOCKED
+), {> leased}
 
 -- name: extend
 UPDATE webhook_receipts r SET lease_until = now() + :seconds * interval '1 second'

@@ -25,10 +25,12 @@ RETURNING source, consumer, ends_at
 -- name: due_window
 -- For the next window of due receipts, which begins at `after`: the first receipt that this process may lease, the end of the
 -- window and its size. `lately` is one second ago: a transaction that commits late may add receipts that were due before.
-SELECT min(due) FILTER (WHERE {> not_paused} AND {> handled_here}) AS first,
+SELECT min(due) FILTER (WHERE {> not_paused} AND {> handled_here}
+                              AND tenant = :tenant             --? tenant
+       ) AS first,
        max(due) AS last, count(*) AS number, now() - interval '1 second' AS lately
 FROM (
-    SELECT source, type, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
+    SELECT source, tenant, type, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
     WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= now()
       AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:after AS text) AS timestamptz)

@@ -13,13 +13,24 @@
 -- Whether the source of the receipt `h` and the consumer are not paused. A fragment.
 h.source NOT IN (SELECT source FROM webhook_pauses) AND :consumer NOT IN (SELECT consumer FROM webhook_pauses)
 
--- name: lease
--- A receipt is due if it has no next_attempt_at, or if its last attempt began in the future because the clock was set back.
--- All waiting receipts are read only if the newest receipt shows a clock set back.
+-- name: take_lease
+-- The beginning of the statements that lease. A fragment.
 UPDATE webhook_receipts
 SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
+
+-- name: leased
+-- The columns have the names of `Leased`. A fragment.
+RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
+          delivery_id, correlation_id, replays, tenant, consumer,
+          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS body,
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers
+
+-- name: lease
+-- A receipt is due if it has no next_attempt_at, or if its last attempt began in the future because the clock was set back.
+-- All waiting receipts are read only if the newest receipt shows a clock set back.
+{> take_lease}
 WHERE id IN (
     SELECT id FROM webhook_receipts h
     WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
@@ -30,13 +41,11 @@ WHERE id IN (
            OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
       AND coalesce(next_attempt_at, received_at) >= :floor
       AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
+      AND tenant = :tenant                                     --? tenant
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :limit
 )
-RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
-          delivery_id, correlation_id, replays, tenant, consumer,
-          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS body,
-          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers
+{> leased}
 
 -- name: extend
 UPDATE webhook_receipts SET lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')

@@ -69,9 +69,11 @@ CREATE INDEX webhook_receipts_tenant ON webhook_receipts (tenant, received_at, i
 CREATE INDEX webhook_receipts_main ON webhook_receipts (main_id) WHERE main_id IS NOT NULL;
 CREATE INDEX webhook_receipts_failed ON webhook_receipts (received_at, id) WHERE status = 'failed';
 
--- Leasing: events that are due, by consumer; leases that expire.
+-- Leasing: events that are due, by consumer; those of tenants, which take turns; leases that expire.
 CREATE INDEX webhook_receipts_due ON webhook_receipts (consumer, (coalesce(next_attempt_at, received_at)), id)
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL;
+CREATE INDEX webhook_receipts_turns ON webhook_receipts (consumer, source, tenant, (coalesce(next_attempt_at, received_at)), id)
+    WHERE tenant <> '' AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL;
 CREATE INDEX webhook_receipts_leased ON webhook_receipts (lease_until) WHERE status = 'processing';
 
 -- Serial keys: the unique index lets at most one receipt of a key be processed at a time. The others are ordered by time
