@@ -151,6 +151,14 @@ def test_commands_show_an_event_without_its_key_with_a_note(run: Run, encrypted:
     assert run("events").code == run("dead").code == run("stats").code == 0
 
 
+def test_search_of_encrypted_sources_says_that_it_leaves_out_payloads(run: Run, encrypted: str) -> None:
+    note = "Payloads of encrypted sources are not searched"
+    found = run("events", "--search", "evt_1")
+    assert found.code == 0 and "evt_1" in found.out and note in found.error
+    assert note in run("replay", "--search", "evt_1", "--dry-run").error
+    assert note not in run("events", "--source", "stripe").error
+
+
 def test_forget_without_the_key_erases_nothing_and_says_why(run: Run, encrypted: str) -> None:
     ran = run("forget", "--address", "jane@example.com", "--yes")
     assert ran.code == 1 and "the key 2026a is missing" in ran.error

@@ -81,3 +81,9 @@ def test_every_cause_has_a_remedy_and_no_finding_shows_a_secret() -> None:
 def test_every_sample_gets_a_finding(body: bytes) -> None:
     source = make_source()
     assert causes(make_rejection(source, body, stripe_headers(b"other")), source)
+
+
+def test_sample_of_an_encrypted_source_shows_only_the_reason() -> None:
+    source = make_source(encrypt=True)
+    (finding,) = diagnose(make_rejection(source, BODY, stripe_headers(BODY, "whsec_unknown")), source)
+    assert finding.cause == "encrypted" and "no signature in the request matches" in finding.shows

@@ -17,6 +17,7 @@ from oncehook.store.rows import MAX_REJECTIONS
 from oncehook.testing import deliver, post
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.providers import NOW, sender
+from tests.support.rejections import BODY, make_rejection, make_source
 from tests.support.stores import missing_table
 from tests.support.waiting import eventually
 
@@ -226,3 +227,11 @@ async def test_an_authentic_body_that_cannot_be_parsed_is_stored_as_a_sample(inb
     await inbox._runtime.reception.rejection_samples.stop()
     ((cause, _),) = await diagnoses(inbox)
     assert cause == "malformed"
+
+
+async def test_sample_of_an_encrypted_source_has_neither_body_nor_headers_nor_query() -> None:
+    source = make_source(encrypt=True)
+    headers = {**stripe_headers(BODY, "whsec_other"), "x-note": "private"}
+    sample = make_rejection(source, BODY, headers, query="name=private")
+    assert (sample.body, sample.headers, sample.query, sample.size) == (b"", "{}", "", len(BODY))
+    assert sample.reason == "bad_signature" and "private" not in sample.detail

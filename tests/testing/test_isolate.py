@@ -139,3 +139,17 @@ async def test_handler_added_to_an_isolated_inbox_is_not_added_to_the_original(t
     yours.source("stripe", secrets=["whsec_test"])
     isolated(yours, f"sqlite:///{tmp_path}/test.db").on("stripe", "*")(lambda event: None)
     assert list(yours._runtime.handlers) == []
+
+
+async def test_isolated_inbox_with_an_encrypted_source_needs_no_key_of_production(tmp_path: Path) -> None:
+    yours = Inbox("sqlite:///never-opened.db", keys=["env:NOT_SET_IN_TESTS"])
+    yours.source("stripe", secrets=["whsec_test"], encrypt=True)
+    attempts = fail_first_attempts(yours, 0)
+    for number in range(2):
+        inbox = isolated(yours, f"sqlite:///{tmp_path}/test.db")
+        async with inbox.lifespan():
+            await deliver(inbox, "stripe", type="invoice.paid")
+            (receipt,) = await drain(inbox)
+            assert receipt.status is State.PROCESSED and len(attempts) == number + 1
+            payload = await inbox._runtime.store.receipts.payload(receipt.receipt)
+            assert payload is not None and payload.is_encrypted

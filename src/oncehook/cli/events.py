@@ -5,12 +5,12 @@ from datetime import datetime
 
 import click
 
-from oncehook.cli.app import app_option
+from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import (
     TimeOption,
     config_option,
     json_option,
-    opened_store,
+    opened,
     print_json,
     run,
 )
@@ -18,6 +18,7 @@ from oncehook.cli.tables import Column, print_table
 from oncehook.model.event import MAIN
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
+from oncehook.operations.payloads import search_note
 from oncehook.operations.selection import find_events
 
 COLORS = {
@@ -92,7 +93,11 @@ def command(
 async def _list(config: str | None, event_filter: Filter, limit: int, as_json: bool) -> int:
     count = 0
     rows: list[Receipt] = []
-    async with opened_store(config) as store:
+    configuration, _ = configured(config)
+    async with opened(configuration) as store:
+        note = await search_note(store, event_filter, configuration.sources)
+        if note is not None:
+            click.echo(note, err=True)
         async for receipt in find_events(store, event_filter, limit):
             count += 1
             if as_json:

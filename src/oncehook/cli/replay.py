@@ -21,6 +21,7 @@ from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import State
 from oncehook.model.values import positive_duration, rate
 from oncehook.operations.dead_letters import common_error, error_pattern
+from oncehook.operations.payloads import search_note
 from oncehook.operations.rehearse import DIRECT_CALLS_NOTE
 from oncehook.operations.replay import REPLAYABLE, Outcomes, Replayed, pages, preview, replay, with_horizon
 from oncehook.operations.selection import is_one_selection
@@ -188,6 +189,9 @@ async def _replay(
             if not receipts:
                 return 1
             selection = replace(selection, receipts=receipts)
+        note = await search_note(store, selection.filter, configuration.sources)
+        if note is not None:
+            click.echo(note, err=True)
         selection = await with_horizon(store, selection)
         planned = await preview(store, selection)
         if not planned.matched:

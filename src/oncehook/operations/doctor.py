@@ -69,6 +69,8 @@ REMEDIES = {
     "token": "Compare the source's secret with the one that is registered with the provider; the doctor cannot compare "
     "them, because credentials of rejected requests are not stored.",
     "cut": "Have the provider deliver a smaller event, or inspect the delivery in the provider's dashboard.",
+    "encrypted": "Compare the source's secret with the one that the provider shows for exactly this endpoint; of a "
+    "source without `encrypt`, the doctor could verify the request again.",
     "removed secret": "Add the secret to the source's `secrets` again, and remove it once the provider signs with the "
     "new one.",
     "unknown": "Compare the configured secret with the one that the provider shows for exactly this endpoint; "
@@ -98,6 +100,8 @@ def diagnose(
         return [_finding("would be accepted", "The source accepts unsigned deliveries now.")]
     if source.waits_for_secret:
         return [_finding("no secret", "The source has no secret yet, so it rejects every event.")]
+    if source.settings.encrypt and rejection.size and not rejection.body:
+        return [_finding("encrypted", f"The source is encrypted, so only the reason is stored: {rejection.detail}.")]
     delivery = _delivery(rejection)
     unrelated = _unrelated_to_signature(rejection, source.verifier, delivery)
     if unrelated is not None:

@@ -12,6 +12,9 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.providers.definition import built_in
 from oncehook.testing.keys import make_pair, shared_secret
 
+TEST_KEY = "test:dGhlIGtleSByaW5nIG9mIHRlc3RzLCBubyBzZWNyZXQ="
+"""The key ring of copies. It is the same in every test, because several copies may use one database."""
+
 
 class IsolatedInbox(Inbox):
     """A copy of an inbox for tests, with the secrets that its senders sign with."""
@@ -23,8 +26,8 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     """Return a copy of an inbox on another database, without a worker: same sources, handlers, effects and settings.
 
     The original is not changed. A source that verifies with a public key, or whose secret is not set in the test
-    environment, gets a new key pair, so that `deliver` can sign for it. If the inbox uses a SQLAlchemy engine, pass an
-    engine on the test's database. `settings` override those of the inbox.
+    environment, gets a new key pair, so that `deliver` can sign for it. Encrypted sources use a key for tests. If the
+    inbox uses a SQLAlchemy engine, pass an engine on the test's database. `settings` override those of the inbox.
 
         inbox = isolated(shop.inbox, "sqlite:///test.db")
     """
@@ -42,6 +45,8 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
             sources[name] = replace(sources[name], secrets=(pair.verifying,))
             signing[name] = pair.signing
     test_settings = replace(inbox._runtime.settings, database=database, migrate="auto", unsafe_durability=True)
+    if test_settings.keys or any(source.encrypt for source in sources.values()):
+        test_settings = replace(test_settings, keys=(TEST_KEY,))
     copy = IsolatedInbox(
         config=Configuration(settings=test_settings, sources=sources, providers=inbox._runtime.configuration.providers),
         worker=False,

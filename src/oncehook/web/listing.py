@@ -18,10 +18,11 @@ from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
+from oncehook.operations.payloads import search_note
 from oncehook.providers.expressions import parse_time
 from oncehook.store.operator_protocols import ReceiptStore
 from oncehook.store.rows import ReceiptPosition
-from oncehook.web.page import Problem, check_texts, parse_id
+from oncehook.web.page import Context, Problem, check_texts, parse_id
 
 PAGE = 50
 WINDOW = 20_000
@@ -45,6 +46,12 @@ async def list_events(
     if _is_indexed(condition):
         return _page(await receipts.find(condition, limit=limit + 1, before=before), limit)
     return await _search_windows(receipts, condition, before, limit)
+
+
+async def encrypted_note(context: Context, condition: Filter) -> str | None:
+    """Return a note if the search leaves out payloads that are encrypted, or None."""
+    sources = {name: source.settings for name, source in context.runtime.sources.items()}
+    return await search_note(context.store, condition, sources)
 
 
 def _is_indexed(condition: Filter) -> bool:

@@ -1,15 +1,18 @@
 """API endpoints for events: list, show, replay, rehearse and erase."""
 
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
 
 from oncehook import Inbox
+from oncehook.config.keyring import KeyRing
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.testing import drain
 from oncehook.web.api.schemas.events import Event
-from tests.support.dashboard import both_databases, send
+from tests.support.dashboard import Site, both_databases, dashboard_of, send
+from tests.support.encryption import encrypted_inbox
 from tests.support.events import Rows
 
 pytestmark = pytest.mark.anyio
@@ -99,3 +102,42 @@ async def test_bulk_replay_needs_the_count_of_a_dry_run(shop: Inbox, program: ht
     run = (await program.get(f"/api/replays/{one.json()['run']}")).json()
     assert (run["actor"], run["matched"]) == ("token:admin", 1)
     assert (await program.post("/api/replays", json={})).status_code == 422
+
+
+@pytest.fixture
+async def encrypted(make_inbox: Callable[..., Inbox]) -> AsyncIterator[tuple[Inbox, int, Site]]:
+    """An inbox with an encrypted event, its receipt, and its dashboard."""
+    inbox = encrypted_inbox(make_inbox)
+    async with inbox.lifespan(), dashboard_of(inbox) as site:
+        yield inbox, await send(inbox, "evt_1", note="needle"), site
+
+
+async def test_encrypted_event_is_shown_decrypted(encrypted: tuple[Inbox, int, Site]) -> None:
+    _, receipt, site = encrypted
+    async with site.program() as program:
+        shown = (await program.get(f"/api/events/{receipt}")).json()
+        assert shown["payload"]["note"] == "needle" and shown["unreadable"] is None
+        assert b"needle" in (await program.get(f"/api/events/{receipt}/raw")).content
+
+
+async def test_encrypted_event_without_its_key_is_shown_with_a_note(encrypted: tuple[Inbox, int, Site]) -> None:
+    inbox, receipt, site = encrypted
+    inbox._runtime.store._keys = KeyRing()
+    async with site.program() as program, site.signed_in() as browser:
+        shown = (await program.get(f"/api/events/{receipt}")).json()
+        assert shown["payload"] is None and "the key 2026a is missing" in shown["unreadable"]
+        raw = await program.get(f"/api/events/{receipt}/raw")
+        assert (raw.status_code, raw.json()["error"]["code"]) == (409, "key_missing")
+        page = await browser.get(f"/events/{receipt}")
+        assert page.status_code == 200 and "the key 2026a is missing" in page.text
+        assert (await program.post(f"/api/events/{receipt}/rehearse")).status_code == 200
+
+
+async def test_search_in_encrypted_sources_has_a_note(encrypted: tuple[Inbox, int, Site]) -> None:
+    _, _, site = encrypted
+    async with site.program() as program, site.signed_in() as browser:
+        found = (await program.get("/api/events", params={"search": "needle"})).json()
+        assert found["events"] == [] and "not searched" in found["note"]
+        assert (await program.get("/api/events")).json()["note"] is None
+        assert "Payloads of encrypted sources are not searched" in (await browser.get("/events?search=needle")).text
+        assert "Payloads of encrypted sources are not searched" in (await browser.get("/replay?search=needle")).text

@@ -18,7 +18,7 @@ from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_q
 from oncehook.web.api.schemas.events import Erasure, EventDetail, Events, EventsQuery, RetryNow
 from oncehook.web.api.schemas.replays import Rehearsed, Replay, ReplaySelection, RunState
 from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, run_retry_now
-from oncehook.web.listing import EventFilterForm, list_events, read_cursor, write_cursor
+from oncehook.web.listing import EventFilterForm, encrypted_note, list_events, read_cursor, write_cursor
 from oncehook.web.page import Context, Problem, principal
 from oncehook.web.replays import count_replay, select_events
 from oncehook.web.show import shorten
@@ -29,7 +29,10 @@ async def get_page(context: Context, request: Request) -> Response:
     filters = EventFilterForm.of(msgspec.structs.asdict(query))
     page = await list_events(context.store.receipts, filters.parse(), read_cursor(query.cursor), query.limit)
     events = [receipt.as_json() for receipt in page.receipts]
-    return json_response({"events": events, "next": write_cursor(page.next), "looked_to": page.searched_to})
+    note = await encrypted_note(context, filters.parse())
+    return json_response(
+        {"events": events, "next": write_cursor(page.next), "looked_to": page.searched_to, "note": note}
+    )
 
 
 async def show(context: Context, request: Request) -> Response:

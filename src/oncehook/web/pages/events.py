@@ -7,7 +7,15 @@ from starlette.responses import RedirectResponse, Response
 
 from oncehook.model.states import UNHANDLED, State
 from oncehook.model.values import rate as parse_rate
-from oncehook.web.listing import EventFilterForm, EventPage, find_by_id, list_events, read_cursor, write_cursor
+from oncehook.web.listing import (
+    EventFilterForm,
+    EventPage,
+    encrypted_note,
+    find_by_id,
+    list_events,
+    read_cursor,
+    write_cursor,
+)
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
 from oncehook.web.replays import count_replay, select_events
 
@@ -15,9 +23,10 @@ from oncehook.web.replays import count_replay, select_events
 async def show(context: Context, request: Request) -> Response:
     filters = EventFilterForm.of(request.query_params)
     cursor = request.query_params.get("cursor")
-    problem, page, by_id = None, EventPage([]), []
+    problem, page, by_id, note = None, EventPage([]), [], None
     try:
         page = await list_events(context.store.receipts, filters.parse(), read_cursor(cursor))
+        note = await encrypted_note(context, filters.parse())
         by_id = await find_by_id(context.store.receipts, filters.search) if filters.search and not cursor else []
     except Problem as error:
         problem = error.message
@@ -28,6 +37,7 @@ async def show(context: Context, request: Request) -> Response:
         filters=filters,
         page=page,
         by_id=by_id,
+        note=note,
         problem=problem,
         states=[*State, UNHANDLED],
         sources=await _sources(context),
@@ -49,7 +59,9 @@ async def confirm_replay(context: Context, request: Request) -> Response:
     """Show how many events a replay would select, and ask for confirmation."""
     filters = EventFilterForm.of(request.query_params)
     plan = await count_replay(context, await select_events(context, filters))
-    return context.render(request, "replay.html", filters=filters, plan=plan, query=urlencode(filters.non_empty()))
+    note = await encrypted_note(context, filters.parse())
+    query = urlencode(filters.non_empty())
+    return context.render(request, "replay.html", filters=filters, plan=plan, query=query, note=note)
 
 
 def _rate(text: str) -> float | None:
@@ -67,8 +79,9 @@ async def start_replay(context: Context, request: Request) -> Response:
     rate = _rate(form(request).get("rate", ""))
     plan = await count_replay(context, selection)
     if str(plan.count) != form(request).get("count") or not plan.count:
-        query = urlencode(filters.non_empty())
-        return context.render(request, "replay.html", status=409, filters=filters, plan=plan, query=query, changed=True)
+        note, query = await encrypted_note(context, filters.parse()), urlencode(filters.non_empty())
+        facts = {"filters": filters, "plan": plan, "query": query, "note": note, "changed": True}
+        return context.render(request, "replay.html", status=409, **facts)
     run = await context.runs.start(selection, principal(request).name, plan.matched, rate)
     return RedirectResponse(f"/replays/{run.run}", 303)
 

@@ -45,6 +45,6 @@ def test_noop_is_a_repeated_effect_or_a_stale_event() -> None:
 
 
 def test_page_and_groups_need_every_key() -> None:
-    assert set(schema_of(Events)["required"]) == {"events", "next", "looked_to"}
+    assert set(schema_of(Events)["required"]) == {"events", "next", "looked_to", "note"}
     assert set(schema_of(DeadLetters)["required"]) == {"total", "groups"}
     assert set(schema_of(DeadGroup)["required"]) == set(DeadGroup.__struct_fields__)

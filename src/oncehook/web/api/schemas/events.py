@@ -51,12 +51,14 @@ class Event(Struct):
 class Events(Struct):
     """A page of events, newest first. `next` is null on the last page.
 
-    `looked_to` is set if the search ran out of time: it is how far back the page searched.
+    `looked_to` is set if the search ran out of time: it is how far back the page searched. `note` is set if the search
+    left out encrypted payloads.
     """
 
     events: list[Event]
     next: str | None
     looked_to: str | None
+    note: str | None
 
 
 class DuplicateDelivery(Struct):
