@@ -19,7 +19,7 @@ CREATE TABLE webhook_receipts (
     id              bigint PRIMARY KEY,
     source          webhook_name NOT NULL,
     provider        text COLLATE "C" NOT NULL,
-    tenant          text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(tenant) <= 128),
+    tenant          text COLLATE "C" NOT NULL DEFAULT '',
     event_id        webhook_name NOT NULL,
     type            text COLLATE "C",
     object_id       text COLLATE "C",
@@ -30,7 +30,7 @@ CREATE TABLE webhook_receipts (
     fingerprint     bytea NOT NULL,
     serial_key      text COLLATE "C",
     is_inline       boolean NOT NULL DEFAULT false,  -- retried by the provider, never by a worker
-    consumer        webhook_name NOT NULL DEFAULT 'main',
+    consumer        text COLLATE "C" NOT NULL DEFAULT 'main',
     main_id         bigint,  -- the receipt of `main`, which has the payload and the duplicates; NULL on that receipt itself
 
     -- Its state.
