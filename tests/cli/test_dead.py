@@ -1,13 +1,19 @@
 """`oncehook dead`: dead letters, grouped for people and listed for programs."""
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 
+from oncehook import Inbox
 from oncehook.cli import dead
+from oncehook.model.claim import ConsumerClaim
+from oncehook.model.states import State
 from tests.support.command_line import Run
-from tests.support.events import EVENT_KEYS, Rows
+from tests.support.events import EVENT_KEYS, Rows, make_claim
+from tests.support.work import claim_and_settle
 
 
 def test_dead_letters_are_grouped_in_the_table_and_listed_as_json(run: Run, filled: list[int], rows: Rows) -> None:
@@ -44,3 +50,18 @@ def test_the_table_has_a_maximum_number_of_groups(run: Run, filled: list[int], m
 def test_json_reads_page_by_page(run: Run, filled: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead, "PAGE", 1)
     assert [line["receipt"] for line in run("dead", "--json").lines] == filled[2::-1]
+
+
+def test_dead_letters_of_consumers_have_a_column_with_the_consumer(
+    run: Run, config: Path, make_inbox: Callable[..., Inbox]
+) -> None:
+    failed = ConsumerClaim("ledger", State.FAILED, "E: no account")
+    claim_and_settle(make_inbox, make_claim("evt_1", copies=(failed,)))
+    head, line = run("dead").out.splitlines()
+    assert head.split()[:4] == ["events", "source", "consumer", "handler"] and line.split()[:3] == [
+        "1",
+        "stripe",
+        "ledger",
+    ]
+    (event,) = run("dead", "--json").lines
+    assert event["consumer"] == "ledger"

@@ -4,7 +4,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from oncehook import Inbox
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.states import State
 from tests.cli.conftest import Accept
 from tests.support.command_line import Run
@@ -25,6 +28,7 @@ def test_show_as_json_has_the_event_its_payload_headers_and_deliveries(run: Run,
     (shown,) = run("show", str(receipt), "--json").lines
     assert set(shown) == {
         *EVENT_KEYS,
+        "consumers",
         "payload",
         "headers",
         "unreadable",
@@ -108,3 +112,50 @@ def test_show_and_dead_escape_control_characters_of_the_sender(
     for command in (["dead"], ["show", "evt_1"]):
         assert "\x1b[2J" not in run(*command).out
     assert r"\x1b[2J [red]" in run("dead").out
+
+
+@pytest.fixture
+def three_consumers(config: Path, make_inbox: Callable[..., Inbox]) -> int:
+    """An event that `main` processed, that `ledger` failed at and that waits for `analytics`."""
+    copies = (ConsumerClaim("analytics"), ConsumerClaim("ledger", State.FAILED, "E: no account"))
+    (receipt,) = claim_and_settle(
+        make_inbox,
+        make_claim("evt_1", copies=copies),
+        status=State.PROCESSED,
+        outcome="processed",
+        handler="hooks.paid",
+    )
+    return receipt
+
+
+def test_show_compares_the_consumers_of_an_event(run: Run, three_consumers: int) -> None:
+    shown = run("show", "evt_1").out
+    head, *lines = [line.split() for line in shown[: shown.index("\nHistory of")].splitlines()[-4:]]
+    assert head == ["consumer", "status", "attempts", "next", "attempt", "handler", "last", "error", "receipt"]
+    assert lines[0] == ["main", "processed", "1", "hooks.paid", str(three_consumers)]
+    assert lines[1][:3] == ["analytics", "received", "0"]
+    assert lines[2][:3] == ["ledger", "failed", "0"] and "no account" in " ".join(lines[2])
+    assert "History of main" in shown and "attempt 1: processed" in shown
+    (as_json,) = run("show", "evt_1", "--json").lines
+    assert [(row["consumer"], row["status"]) for row in as_json["consumers"]] == [
+        ("main", "processed"), ("analytics", "received"), ("ledger", "failed"),
+    ]  # fmt: skip
+
+
+def test_show_has_the_history_of_the_chosen_consumer(run: Run, three_consumers: int) -> None:
+    (as_json,) = run("show", "evt_1", "--json", "--consumer", "ledger").lines
+    assert (as_json["consumer"], as_json["status"], as_json["last_error"]) == ("ledger", "failed", "E: no account")
+    assert as_json["payload"] == {"id": "evt_1"} and len(as_json["consumers"]) == 3
+    shown = run("show", str(as_json["receipt"])).out
+    assert "History of ledger: no attempts yet" in shown and "attempt 1" not in shown
+
+
+def test_show_names_the_consumers_of_the_event_if_one_is_unknown(run: Run, three_consumers: int) -> None:
+    typo = run("show", "evt_1", "--consumer", "analytic")
+    assert typo.code == 2 and "did you mean analytics?" in typo.error
+    assert "it has main, analytics, ledger" in run("show", "evt_1", "--consumer", "zzz").error
+
+
+def test_show_of_an_event_with_one_consumer_has_no_table_of_consumers(run: Run, accepted: None) -> None:
+    shown = run("show", "evt_2").out
+    assert "consumer" not in shown and "History of" not in shown

@@ -81,6 +81,7 @@ QUERIES: dict[str, tuple[str, dict[str, Any]]] = {
     "the change token": ("change_token", {}),
     "the first event": ("history_age", {}),
     "the attempts at an event": ("attempts", {"receipt": 77}),
+    "the consumers of an event": ("consumers_of_event", {"main": 77}),
     "the entities of an object": ("entities_of", {"input": '{"scope": "stripe", "id": "in_77"}'}),
     "the rates of a minute": ("rates", {"seconds": 60, "since": "now"}),
 }

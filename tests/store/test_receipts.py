@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from oncehook.model.claim import ConsumerClaim
+from oncehook.model.lease import Settled
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
@@ -174,3 +176,23 @@ async def test_receipt_as_json_has_exactly_the_documented_keys(store: Store, cor
     assert event["correlation_id"] == (correlation or str(claimed.receipt))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["received_at"])
     assert (event["status"], event["processed_at"]) == ("received", None)
+
+
+async def test_consumers_of_an_event_are_listed_with_main_first(store: Store) -> None:
+    copies = (ConsumerClaim("ledger", State.IGNORED, "not in euros"), ConsumerClaim("analytics"))
+    (receipt,) = await claim(store, "evt_1", copies=copies)
+    await claim(store, "evt_2", copies=copies)
+    (leased,) = await store.leases_of("analytics").take(1, 30, "w")
+    failed = Settled(
+        leased.receipt, leased.lease, State.RETRYING, "retrying", after=60, error="E: x", handler="app.track"
+    )
+    await store.leases.settle([failed])
+    for receipts in ([receipt], [leased.receipt]):
+        event = await store.receipts.get(receipts[0])
+        assert event is not None
+        main, analytics, ledger = await store.receipts.consumers_of(event)
+        assert (main.receipt, main.consumer, main.status, main.attempts) == (receipt, "main", "received", 0)
+        assert (analytics.receipt, analytics.consumer, analytics.handler) == (leased.receipt, "analytics", "app.track")
+        assert (analytics.status, analytics.attempts, analytics.last_error) == ("retrying", 1, "E: x")
+        assert analytics.next_attempt_at is not None and main.next_attempt_at is None
+        assert (ledger.consumer, ledger.status, ledger.last_error) == ("ledger", "ignored", "not in euros")

@@ -14,6 +14,7 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.cli.tables import Column, is_narrow, print_table
+from oncehook.model.event import MAIN
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
@@ -66,7 +67,10 @@ async def _print_events(store: Store) -> int:
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:
-    names = [column.title for column in COLUMNS if column.title != "first failed" or not is_narrow(FULL_WIDTH)]
+    left_out = {"first failed"} if is_narrow(FULL_WIDTH) else set()
+    if all(group["consumer"] == MAIN for group in groups):
+        left_out.add("consumer")
+    names = [column.title for column in COLUMNS if column.title not in left_out]
     rows = [_cells(group) for group in groups[:MAX_GROUPS]]
     print_table(
         [column for column in COLUMNS if column.title in names], [[row[name] for name in names] for row in rows]
@@ -78,6 +82,7 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
 COLUMNS = (
     Column("events", right=True),
     Column("source"),
+    Column("consumer"),
     Column("handler", truncates=True),
     Column("error", truncates=True, colors="red"),
     Column("first failed"),
@@ -90,6 +95,7 @@ def _cells(group: dict[str, Any]) -> dict[str, object]:
     return {
         "events": f"{group['receipts']:,}",
         "source": group["source"],
+        "consumer": group["consumer"],
         "handler": group["handler"],
         "error": group["error"][:200],
         "first failed": _minute(group["first_failed_at"]),

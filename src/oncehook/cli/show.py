@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -20,11 +21,12 @@ from oncehook.cli.options import (
     printable,
     run,
 )
+from oncehook.cli.tables import Column, print_table
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter, StoredEntity, StoredNoop
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
-from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate
+from oncehook.model.rows import ConsumerState, ReplayEntry, StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.payloads import read_payload
@@ -40,23 +42,29 @@ ATTEMPT_COLORS = {"processed": "green", "no handler": "bright_black", "released"
 @config_option
 @app_option
 @json_option
+@click.option("--consumer", help="Show the attempts and effects of this consumer.  [default: main]")
 @click.option("--raw", is_flag=True, help="Print only the body, byte for byte as it was received.")
-def command(receipt: str, config: str | None, as_json: bool, raw: bool) -> None:
+def command(receipt: str, consumer: str | None, config: str | None, as_json: bool, raw: bool) -> None:
     """Show one event: its status, duplicates, attempts, effects, headers and body. Exits 1 if it does not exist.
 
-    RECEIPT is the number of the receipt, or the event id of the sender.
+    RECEIPT is the number of the receipt, or the event id of the sender. If the event has several consumers, a table
+    compares their states, and the history below it is that of one consumer: of --consumer, or of the receipt.
 
     \b
     oncehook show 1042
     oncehook show evt_1PqX7r
+    oncehook show evt_1PqX7r --consumer analytics
     oncehook show 1042 --raw > body.json
     """
-    sys.exit(run(_show(receipt, config, as_json, raw)))
+    sys.exit(run(_show(receipt, consumer, config, as_json=as_json, raw=raw)))
 
 
-async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
+async def _show(name: str, consumer: str | None, config: str | None, *, as_json: bool, raw: bool) -> int:
     async with opened_store(config) as store:
         receipt = await resolve(store, name)
+        consumers = [] if receipt is None else await store.receipts.consumers_of(receipt)
+        if receipt is not None and consumer is not None:
+            receipt = await store.receipts.get(_receipt_of(consumers, consumer))
         if receipt is None:
             click.echo(f"oncehook: there is no event {printable(name)}", err=True)
             if await store.receipts.find(Filter(object=name), limit=1):
@@ -80,15 +88,28 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         history = {"deliveries": duplicates, "attempts_history": attempts, "replays_history": replays}
         requested = {"effects": effects, "noops": noops, "entities": entities}
         shown = {"payload": view, "headers": headers, "unreadable": unreadable}
-        print_json({**receipt.as_json(), **shown, **history, **requested})
+        print_json({**receipt.as_json(), "consumers": consumers, **shown, **history, **requested})
     else:
-        _print_facts(receipt)
+        has_consumers = len(consumers) > 1
+        _print_facts(receipt, has_consumers=has_consumers)
+        if has_consumers:
+            _print_consumers(receipt, consumers)
         _print_timeline(
             receipt, duplicates=duplicates, attempts=attempts, replays=replays, noops=noops, effects=effects
         )
         _print_entities(receipt, entities)
         _print_payload(payload, unreadable)
     return 0
+
+
+def _receipt_of(consumers: Sequence[ConsumerState], name: str) -> int:
+    """Return the number of a consumer's receipt. Fails if the event has no such consumer."""
+    receipts = {row.consumer: row.receipt for row in consumers}
+    if name not in receipts:
+        nearest = get_close_matches(name, receipts, 1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(receipts)}"
+        raise click.UsageError(f"the event has no receipt of a consumer {printable(name)}: {hint}")
+    return receipts[name]
 
 
 def _recorded_by(receipt: Receipt) -> EffectFilter:
@@ -130,7 +151,7 @@ def _json_view(payload: StoredPayload) -> Any:
         return None
 
 
-def _print_facts(receipt: Receipt) -> None:
+def _print_facts(receipt: Receipt, *, has_consumers: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -138,7 +159,7 @@ def _print_facts(receipt: Receipt) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in receipt.as_json().items():
-        if value not in (None, ""):
+        if value not in (None, "") and (has_consumers or name != "consumer"):
             style = COLORS[receipt.status] if name == "status" else ""
             table.add_row(Text(name, style="bold"), Text(printable(value), style=style))
     if receipt.unhandled_at is not None:
@@ -147,6 +168,37 @@ def _print_facts(receipt: Receipt) -> None:
             Text("unhandled", style="bold"), Text(f"no running process has had a handler since {since}", style="red")
         )
     console().print(table)
+
+
+CONSUMER_COLUMNS = (
+    Column("consumer"),
+    Column("status", colors={state.value: color for state, color in COLORS.items()}),
+    Column("attempts", right=True),
+    Column("next attempt"),
+    Column("handler", truncates=True),
+    Column("last error", truncates=True, colors="red"),
+    Column("receipt", right=True),
+)
+
+
+def _print_consumers(receipt: Receipt, consumers: list[ConsumerState]) -> None:
+    """Print the states of the event's consumers side by side, and whose history follows."""
+    click.echo()
+    rows = [
+        (
+            row.consumer,
+            row.status,
+            row.attempts,
+            (row.next_attempt_at or "")[:19].replace("T", " "),
+            row.handler or ("no handler" if row.unhandled_at else ""),
+            (row.last_error or "")[:200],
+            row.receipt,
+        )
+        for row in consumers
+    ]
+    print_table(CONSUMER_COLUMNS, rows)
+    has_history = receipt.attempts or receipt.replays or receipt.duplicates or receipt.failed_at
+    click.secho(f"\nHistory of {printable(receipt.consumer)}{'' if has_history else ': no attempts yet'}", bold=True)
 
 
 def _print_timeline(

@@ -42,6 +42,22 @@ class StoredAttempt(QueryRow, frozen=True):
     worker: str | None
 
 
+class ConsumerState(QueryRow, frozen=True):
+    """The state of an event for one of its consumers."""
+
+    receipt: int
+    consumer: str
+    status: str
+    attempts: int
+    replays: int
+    next_attempt_at: str | None
+    processed_at: str | None
+    failed_at: str | None
+    unhandled_at: str | None
+    handler: str | None  # of the last attempt
+    last_error: str | None
+
+
 class WindowEnd(QueryRow, frozen=True):
     """The position of the last receipt of a window."""
 

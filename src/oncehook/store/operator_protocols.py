@@ -11,6 +11,7 @@ from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import (
     AuditedRun,
     AuditEntry,
+    ConsumerState,
     DeadLetters,
     DuplicateCount,
     KeyUse,
@@ -89,6 +90,9 @@ class ReceiptStore(Protocol):
 
     async def payload(self, receipt: int) -> StoredPayload | None:
         """Return the payload of a receipt, or None if it was pruned or never existed."""
+
+    async def consumers_of(self, receipt: Receipt) -> list[ConsumerState]:
+        """Return the state of the event for each consumer that has a receipt of it, `main` first."""
 
     async def duplicates(self, receipt: int) -> list[StoredDuplicate]:
         """Return the recorded duplicates of a receipt, oldest first."""

@@ -126,6 +126,7 @@ class EventFilterForm(msgspec.Struct, frozen=True, omit_defaults=True):
 
     source: str = ""
     tenant: str = ""
+    consumer: str = ""
     type: str = ""
     object: str = ""
     status: str = ""
@@ -147,6 +148,7 @@ class EventFilterForm(msgspec.Struct, frozen=True, omit_defaults=True):
         return Filter(
             source=self.source or None,
             tenant=self.tenant or None,
+            consumer=self.consumer or None,
             type=self.type or None,
             object=self.object or None,
             status=self.status or None,

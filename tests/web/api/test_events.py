@@ -8,12 +8,15 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.config.keyring import KeyRing
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.receipt import Filter, Receipt
+from oncehook.model.states import State
 from oncehook.testing import drain
 from oncehook.web.api.schemas.events import Event
 from tests.support.dashboard import Site, both_databases, dashboard_of, send
 from tests.support.encryption import encrypted_inbox
 from tests.support.events import Rows
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -141,3 +144,21 @@ async def test_search_in_encrypted_sources_has_a_note(encrypted: tuple[Inbox, in
         assert (await program.get("/api/events")).json()["note"] is None
         assert "Payloads of encrypted sources are not searched" in (await browser.get("/events?search=needle")).text
         assert "Payloads of encrypted sources are not searched" in (await browser.get("/replay?search=needle")).text
+
+
+@both_databases
+async def test_events_are_filtered_by_consumer_and_show_the_state_of_each(
+    shop: Inbox, program: httpx.AsyncClient
+) -> None:
+    failed = ConsumerClaim("ledger", State.FAILED, "E: no account")
+    (receipt,) = await claim(shop, "evt_1", copies=(failed,))
+    (row,) = (await program.get("/api/events?consumer=ledger")).json()["events"]
+    assert (row["consumer"], row["status"], row["event_id"]) == ("ledger", "failed", "evt_1")
+    assert (await program.get("/api/events?consumer=unknown")).json()["events"] == []
+    for number in (receipt, row["receipt"]):
+        detail = (await program.get(f"/api/events/{number}")).json()
+        states = [(state["consumer"], state["status"], state["receipt"]) for state in detail["consumers"]]
+        assert states == [("main", "received", receipt), ("ledger", "failed", row["receipt"])]
+        assert detail["payload"] == {"id": "evt_1"}
+    counted = await program.post("/api/replays", json={"consumer": "ledger", "dry_run": True})
+    assert (counted.json()["matched"], counted.json()["replayed"]) == (1, 1)

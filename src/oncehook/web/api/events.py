@@ -43,6 +43,7 @@ async def show(context: Context, request: Request) -> Response:
     return json_response(
         {
             **receipt.as_json(),
+            "consumers": await store.receipts.consumers_of(receipt),
             "payload": None if payload is None else _json_body(payload),
             "headers": None if payload is None else payload.headers,
             "unreadable": unreadable,

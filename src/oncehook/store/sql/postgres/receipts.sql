@@ -29,6 +29,14 @@ FROM webhook_receipts r
 JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.id = :receipt
 
+-- name: consumers_of_event
+-- The receipts that all consumers have of an event, that of `main` first.
+SELECT r.id AS receipt, r.consumer, r.status, r.attempts, r.replays,
+       CASE WHEN r.status IN ('received', 'retrying') THEN r.next_attempt_at END AS next_attempt_at, r.processed_at, r.failed_at,
+       CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at, r.handler, r.last_error
+FROM webhook_receipts r WHERE r.id = :main OR r.main_id = :main
+ORDER BY r.main_id IS NOT NULL, r.consumer, r.id
+
 -- name: duplicates
 SELECT received_at, delivery_id, same_body FROM webhook_deliveries
 WHERE receipt_id = (SELECT coalesce(main_id, id) FROM webhook_receipts WHERE id = :receipt) ORDER BY id

@@ -13,6 +13,7 @@ class EventsQuery(Struct, frozen=True):
 
     source: Text = ""
     tenant: Text = ""
+    consumer: Text = ""
     type: Annotated[str, Meta(max_length=500, description="A pattern with * and ?, or a dotted prefix.")] = ""
     object: Text = ""
     status: StateName | Literal["unhandled", ""] = ""
@@ -113,13 +114,30 @@ class Entity(Struct):
     updated_at: str
 
 
+class EventConsumer(Struct):
+    """The state of an event for one of its consumers. `receipt` is the receipt that this consumer has of the event."""
+
+    receipt: int
+    consumer: str
+    status: StateName
+    attempts: int
+    replays: int
+    next_attempt_at: str | None
+    processed_at: str | None
+    failed_at: str | None
+    unhandled_at: str | None
+    handler: str | None
+    last_error: str | None
+
+
 class EventDetail(Event):
-    """An event with its payload and history.
+    """An event with its payload and history, as one consumer has it. `consumers` has the states of all, `main` first.
 
     `payload` is null if the body is not JSON. `unreadable` says why an encrypted payload cannot be decrypted. `effects`
     has the newest 100. `entities` are the source's entities whose id is the event's `object_id`.
     """
 
+    consumers: list[EventConsumer]
     payload: Any
     headers: dict[str, str] | None
     unreadable: str | None

@@ -12,6 +12,7 @@ class ReplaySelection(Struct, frozen=True, forbid_unknown_fields=True):
 
     source: Text = ""
     tenant: Text = ""
+    consumer: Text = ""
     type: Text = ""
     object: Text = ""
     status: StateName | Literal[""] = ""
