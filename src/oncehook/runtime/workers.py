@@ -23,12 +23,14 @@ def make_workers(runtime: "Runtime") -> tuple[Worker, list[Worker]]:
 
 def make_worker(runtime: "Runtime", consumer: str, name: str | None = None) -> Worker:
     """Make the worker of a consumer."""
+    own = runtime.consumers.settings.get(consumer)
     return Worker(
         runtime.store,
         runtime.start_processor(),
         consumer=consumer,
         name=name,
         concurrency=slots_of(runtime, consumer),
+        rate=None if own is None else own.rate,
         lease_seconds=runtime.settings.lease,
         poll=runtime.settings.poll,
         skip_failed=runtime.skip_failed,

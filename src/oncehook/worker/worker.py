@@ -24,6 +24,7 @@ from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.paused_sources import PausedSources
 from oncehook.store.store import Store
 from oncehook.worker.process import Processor
+from oncehook.worker.rate_limit import RateLimit
 from oncehook.worker.wakeups import no_announcement
 
 BUSY_SECONDS, MAX_AHEAD = 0.05, 8
@@ -41,6 +42,7 @@ class Worker:
         consumer: str = MAIN,
         name: str | None = None,
         concurrency: int = 16,
+        rate: float | None = None,
         lease_seconds: float = 30.0,
         poll: float = 1.0,
         skip_failed: Collection[str] = (),
@@ -61,6 +63,7 @@ class Worker:
         )  # this process leases only these events
         # Unique: a restarted container can have the host name and process id of the one before it.
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self._limit = None if rate is None else RateLimit(store.rates, consumer, rate, processor.clock)
         self._ready: deque[Leased] = deque()
         self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it filled all its room
         self._stray_until = 0.0  # until then, a lease whose reply was lost may hold receipts
@@ -161,6 +164,8 @@ class Worker:
                 patience = self._quarantine.patience_left
                 try:
                     seconds = self.processor.wakeups.seconds_left(self.poll) if patience is None else max(patience, 0)
+                    if self._limit is not None and self._limit.seconds_left() > 0:
+                        seconds = min(seconds, self._limit.seconds_left())
                     await asyncio.wait_for(self._wakeup.wait(), seconds)
                 except TimeoutError:
                     pass
@@ -184,11 +189,17 @@ class Worker:
         self._leased_at = self.processor.clock.monotonic()
         try:
             await self._release_strays()
+            if self._limit is not None:
+                room = await self._take_tokens(self._limit, room, batch)
+                if not room:
+                    return 0
             leased = await self._lease_rescued() if self._quarantine.is_due else []
             if not leased:
                 leased = await self._lease_up_to(room)
             if not leased and not self._running and not self._ready:
                 leased = await self._lease_rescued()
+            if self._limit is not None:
+                await self._limit.refund(room - len(leased))
         except Unavailable as error:
             signals.emit("worker_database_unavailable", detail=error.detail)
             self._stray_until = self._leased_at + self.lease_seconds
@@ -199,6 +210,14 @@ class Worker:
             self._ready.extend(leased)
             self._was_full = len(leased) == room
         return len(leased)
+
+    async def _take_tokens(self, limit: RateLimit, room: int, batch: int) -> int:
+        """Take a token for each receipt that could start now. With a rate, nothing is leased ahead.
+
+        Receipts that wait for a slot would otherwise start together when slots become free.
+        """
+        startable = (self.concurrency - len(self._running)) * batch - len(self._ready)
+        return await limit.take(min(room, startable))
 
     async def _release_strays(self) -> None:
         """Release the receipts of a lease whose reply was lost, without counting an attempt.
