@@ -187,6 +187,7 @@ MEANING = {
     "webhook_rejections": {
         "id": "An increasing number.",
         "source": "The source that the request was sent to.",
+        "tenant": "The tenant that the request was sent to. Empty if the source has no tenants.",
         "rejected_at": "When the sample was recorded, shortly after the response.",
         "reason": "The error code of the response.",
         "detail": "The cause, for the operator.",

@@ -42,4 +42,25 @@ def test_exit_code_is_1_if_no_payload_matches(run: Run, accepted: None) -> None:
 @pytest.mark.parametrize("options", [[], ["--object", "in_1", "--address", "jane@example.com"]], ids=["none", "both"])
 def test_exactly_one_of_object_and_address_is_needed(run: Run, accepted: None, options: list[str]) -> None:
     ran = run("forget", *options, "--yes")
-    assert ran.code == 2 and "pass either --object ID or --address EMAIL" in ran.error
+    assert ran.code == 2 and "pass one of --object ID, --address EMAIL and --tenant SOURCE/TENANT" in ran.error
+
+
+def test_everything_of_a_tenant_is_erased(run: Run, accepted: None, rows: Rows) -> None:
+    rows("UPDATE webhook_receipts SET tenant = 'acme' WHERE event_id IN ('evt_2', 'evt_3')")
+    ran = run("forget", "--tenant", "stripe/acme")
+    assert ran.code == 2 and "erase everything of stripe/acme, which has 2 events: confirm with --yes" in ran.error
+    before = rows(PAYLOADS)[0][0], rows(RECEIPTS)
+    ran = run("forget", "--tenant", "stripe/acme", "--yes")
+    assert ran.out == "erased 2 payloads and all other data of stripe/acme; the event ids are kept\n"
+    assert (rows(PAYLOADS)[0][0] + 2, rows(RECEIPTS)) == before
+
+
+@pytest.mark.parametrize("tenant", ["acme", "stripe/", "/acme", "stripe/a/b"])
+def test_tenant_is_named_with_its_source(run: Run, accepted: None, tenant: str) -> None:
+    ran = run("forget", "--tenant", tenant, "--yes")
+    assert ran.code == 2 and "is not SOURCE/TENANT, such as stripe/acme" in ran.error
+
+
+def test_exit_code_is_1_if_the_tenant_has_no_data(run: Run, accepted: None) -> None:
+    ran = run("forget", "--tenant", "stripe/nobody", "--yes")
+    assert (ran.code, ran.error) == (1, "there is nothing of stripe/nobody\n")

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from oncehook import Inbox
-from oncehook.operations.forget import find_mentions, forget, mentions
+from oncehook import Effect, Event, Fail, Inbox
+from oncehook.operations.forget import BATCH, find_mentions, forget, forget_tenant, mentions
 from oncehook.store.store import Store
 from oncehook.testing import deliver
-from tests.support.events import Rows, stripe_body
+from tests.support.events import Rows, make_claim, stripe_body
 from tests.support.retention import events_with_payload
 from tests.support.servers import run_sql
-from tests.support.work import claim
+from tests.support.waiting import eventually
+from tests.support.work import claim, receipts_are
 
 pytestmark = pytest.mark.anyio
 
@@ -103,3 +104,78 @@ async def test_an_erasure_of_a_receipt_without_payload_is_audited_if_it_erases_t
     assert await forget(store, [found], actor="bob", address="jane@example.com") == 0
     assert rows("SELECT last_error FROM webhook_receipts") == [("(erased)",)]
     assert rows("SELECT actor FROM webhook_audit ORDER BY id") == [("ann",), ("bob",)]
+
+
+EVERYTHING = """
+SELECT 'receipt' AS kind, object_id, last_error, serial_key FROM webhook_receipts WHERE tenant = 'acme'
+UNION ALL SELECT 'entity', scope, id, NULL FROM webhook_entities
+UNION ALL SELECT 'effect', scope, key, args FROM webhook_effects
+UNION ALL SELECT 'key', tenant, NULL, NULL FROM webhook_keys
+UNION ALL SELECT 'rejection', tenant, NULL, NULL FROM webhook_rejections
+ORDER BY 1, 2
+"""
+
+
+async def test_everything_of_a_tenant_is_erased_and_nothing_of_another(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    inbox = make_inbox(worker=True)
+    inbox.source("stripe", secrets_for=lambda tenant: [f"whsec_{tenant}"], serial_by="object_id")
+
+    @inbox.effect
+    async def send_mail(effect: Effect, to: str) -> None: ...
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        await event.advance("invoice", event.object_id, version=1)
+        await event.effect("mail", send_mail, to="jane@example.com")
+        if event.id == "evt_fails":
+            raise Fail("jane@example.com is unknown")
+
+    async with inbox.lifespan():
+        for tenant in ("acme", "globex"):
+            for event_id in ("evt_1", "evt_fails"):
+                body = stripe_body(event_id, data={"object": {"id": f"in_{event_id}"}})
+                for _ in range(2):
+                    assert (await deliver(inbox, "stripe", body, tenant=tenant)).status in (200, 202)
+            assert (await deliver(inbox, "stripe", tenant=tenant, secret="whsec_wrong")).status == 401
+            await inbox._runtime.reception.rejection_samples.stop()
+        await eventually(receipts_are(rows, "failed", 2), "the failing events are dead letters")
+        await eventually(receipts_are(rows, "processed", 2), "the other events are processed")
+        store = inbox._runtime.store
+        counts = await store.retention.tenant_counts("stripe", "acme")
+        assert (counts.receipts, counts.effects, counts.entities, counts.rejections) == (2, 1, 1, 1)
+        assert await forget_tenant(store, "stripe", "acme", actor="me@here") == 2
+        again = await deliver(inbox, "stripe", stripe_body("evt_1", data={"object": {"id": "in_evt_1"}}), tenant="acme")
+        assert again.outcome == (200, "duplicate"), "the event ids are kept"
+    left = rows(EVERYTHING)
+    assert [row for row in left if row[0] == "receipt"] == [
+        ("receipt", None, None, None),
+        ("receipt", None, "(erased)", None),
+    ] or [row for row in left if row[0] == "receipt"] == [
+        ("receipt", None, "(erased)", None),
+        ("receipt", None, None, None),
+    ]
+    assert [row[:2] for row in left if row[0] != "receipt"] == [
+        ("effect", "stripe/globex"),
+        ("entity", "stripe/globex"),
+        ("rejection", "globex"),
+    ]
+    assert events_with_payload(rows) == ["evt_1", "evt_fails"], "those of globex"
+    texts = rows("SELECT error, traceback FROM webhook_past_attempts ORDER BY receipt_id")
+    assert texts[0] == ("(erased)", None) and "jane@example.com" in texts[1][0]
+    details = [json.loads(detail) for (detail,) in rows("SELECT detail FROM webhook_audit ORDER BY id")]
+    assert details == [
+        {"source": "stripe", "tenant": "acme", "count": 2},
+        {"source": "stripe", "tenant": "acme", "state": 3},
+    ]
+
+
+async def test_large_tenant_is_erased_in_batches(store: Store, rows: Rows) -> None:
+    await store.claims.insert([make_claim(f"evt_{number}", tenant="acme") for number in range(BATCH + 10)])
+    await store.claims.insert([make_claim("evt_other", tenant="other")])
+    progress: list[int] = []
+    assert await forget_tenant(store, "stripe", "acme", actor="me", progress=progress.append) == BATCH + 10
+    assert progress == [BATCH, BATCH + 10]
+    assert events_with_payload(rows) == ["evt_other"]
+    assert await forget_tenant(store, "stripe", "acme", actor="me") == 0

@@ -122,3 +122,8 @@ def test_public_url_of_a_tenant_is_below_that_of_its_source() -> None:
     source = make_source("twilio", secrets=[], tenants=True, public_url="https://example.com/hooks/?a=1")
     assert source.for_tenant("acme", ["token"]).settings.public_url == "https://example.com/hooks/acme?a=1"
     assert source.settings.public_url == "https://example.com/hooks/?a=1"
+
+
+def test_email_projection_does_not_know_tenants() -> None:
+    with pytest.raises(ConfigurationError, match=r"sources.here has tenants and email = true"):
+        make_source("mailgun", secrets=[], tenants=True, email=True)

@@ -148,6 +148,7 @@ async def test_the_newest_samples_of_each_source_are_kept(inbox: Inbox) -> None:
         await store.rejections.keep(
             Rejection(
                 source="stripe",
+                tenant="",
                 reason="bad_signature",
                 detail=str(number),
                 method="POST",
@@ -159,7 +160,15 @@ async def test_the_newest_samples_of_each_source_are_kept(inbox: Inbox) -> None:
         )
     await store.rejections.keep(
         Rejection(
-            source="github", reason="malformed", detail="", method="POST", query="", headers="{}", body=b"", size=0
+            source="github",
+            tenant="",
+            reason="malformed",
+            detail="",
+            method="POST",
+            query="",
+            headers="{}",
+            body=b"",
+            size=0,
         )
     )
     samples = await store.rejections.find("stripe", limit=100)

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.anyio
 
 def make_rejection(detail: str = "no match", source: str = "stripe") -> Rejection:
     return Rejection(
-        source=source, reason="bad_signature", detail=detail, method="POST", query="a=1", headers='{"x":"y"}',
-        body=b"\x00body", size=5,
+        source=source, tenant="", reason="bad_signature", detail=detail, method="POST", query="a=1",
+        headers='{"x":"y"}', body=b"\x00body", size=5,
     )  # fmt: skip
 
 

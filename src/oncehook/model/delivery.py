@@ -57,6 +57,7 @@ class Rejection:
     """A sample of a rejected request, for the doctor. Its values are not trusted, and it contains no credentials."""
 
     source: str
+    tenant: str
     reason: str
     detail: str
     method: str

@@ -324,11 +324,28 @@ class KeyUse(QueryRow, frozen=True):
     number: int
 
 
+class ReceiptTime(QueryRow, frozen=True):
+    """When a receipt was committed."""
+
+    id: int
+    received_at: datetime
+
+
+class TenantCounts(QueryRow, frozen=True):
+    """The number of rows of one tenant."""
+
+    receipts: int
+    effects: int
+    entities: int
+    rejections: int
+
+
 class StoredRejection(QueryRow, frozen=True):
     """A sample of a rejected request."""
 
     id: int
     source: str
+    tenant: str
     rejected_at: str
     reason: str
     detail: str

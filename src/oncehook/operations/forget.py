@@ -1,11 +1,11 @@
-"""Erases the payloads of receipts that are about an object or mention an email address.
+"""Erases the payloads of receipts that are about an object or mention an email address, or everything of a tenant.
 
 The receipts stay, so events that are delivered again are still duplicates.
 """
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from urllib.parse import quote
 
 from oncehook.store.store import Store
@@ -52,3 +52,21 @@ async def forget(store: Store, receipts: Sequence[int], *, actor: str, object_id
         detail = json.dumps({**subject, "receipts": batch})
         erased += await store.retention.erase(batch, address.lower() or None, actor, detail)
     return erased
+
+
+async def forget_tenant(
+    store: Store, source: str, tenant: str, *, actor: str, progress: Callable[[int], None] | None = None
+) -> int:
+    """Erase a tenant, and return how many payloads there were. If it is interrupted, run it again.
+
+    Of its events, only the ids, types, times and states stay. Its effects, entities and rejection samples are deleted.
+    """
+    erased, after = 0, None
+    while True:
+        number, after = await store.retention.erase_tenant(source, tenant, actor, after=after, limit=BATCH)
+        erased += number
+        if progress is not None:
+            progress(erased)
+        if after is None:
+            await store.retention.erase_tenant_state(source, tenant, actor)
+            return erased

@@ -99,6 +99,10 @@ class Source:
                 f'{where} has tenants and verify = "none": without signatures, anyone could deliver to every tenant. '
                 f"Remove `verify`, or use a source without tenants"
             )
+        if self.has_tenants and settings.email:
+            raise ConfigurationError(
+                f"{where} has tenants and email = true: the email tables do not know tenants. Remove one of them"
+            )
         self._trusted_proxies = proxies
         self._prepare_handshakes()
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)

@@ -39,6 +39,7 @@ def make_sample(source: Source, delivery: Delivery, error: Rejected) -> Rejectio
     is_encrypted = source.settings.encrypt
     return Rejection(
         source=source.name,
+        tenant=source.tenant,
         reason=error.reason,
         detail=error.detail,
         method=delivery.method,

@@ -28,6 +28,7 @@ from oncehook.model.rows import (
     StoredBody,
     StoredDuplicate,
     StoredRejection,
+    TenantCounts,
 )
 from oncehook.store.rows import Cutoffs, PruneCursor, ReceiptPosition, ResealedPage, Selection
 
@@ -219,6 +220,20 @@ class RetentionStore(Protocol):
 
         The audit log records the actor if there was anything to erase.
         """
+
+    async def tenant_counts(self, source: str, tenant: str) -> TenantCounts:
+        """Count the rows of a tenant."""
+
+    async def erase_tenant(
+        self, source: str, tenant: str, actor: str, *, after: PruneCursor | None, limit: int
+    ) -> tuple[int, PruneCursor | None]:
+        """Erase the payloads, texts, duplicates, keys and effect arguments of up to `limit` receipts of a tenant.
+
+        The audit log records the actor. Returns the number of erased payloads, and where to continue.
+        """
+
+    async def erase_tenant_state(self, source: str, tenant: str, actor: str) -> int:
+        """Delete the effects, entities and rejection samples of a tenant. Returns how many there were."""
 
 
 class RejectionStore(Protocol):

@@ -3,13 +3,13 @@
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
 from oncehook.config.keyring import PREFIX
-from oncehook.model.rows import OldReceipt, Prunable, StoredBody
+from oncehook.model.rows import OldReceipt, Prunable, ReceiptTime, StoredBody, TenantCounts
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run, Work
@@ -21,6 +21,12 @@ RECEIPT_TABLES = (
     "prune_payloads", "prune_deliveries", "prune_keys", "prune_attempts", "prune_noops", "prune_receipts",
 )  # fmt: skip
 """The statements that delete a receipt and all its rows in other tables."""
+
+ERASING = ("erase_in_effects", "erase_receipts", "erase_attempts", "prune_deliveries", "prune_keys", "prune_noops")
+"""The statements that erase everything about a receipt except its event id, besides its payload."""
+
+ERASING_STATE = ("erase_tenant_effects", "erase_tenant_entities", "erase_tenant_rejections")
+"""The statements that delete the rows of a tenant that belong to no receipt."""
 
 
 class SqlRetentionStore(ABC):
@@ -45,8 +51,51 @@ class SqlRetentionStore(ABC):
     @abstractmethod
     def start_pruning(self) -> AbstractAsyncContextManager["SqlPruning | None"]: ...
 
+    async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
+        return await self._run_erasing(self._erasing(receipts, text, actor, detail))
+
     @abstractmethod
-    async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int: ...
+    async def _run_erasing(self, work: Work[list[Any]]) -> int:
+        """Run an erasing transaction, and remove the erased rows from the disk. Returns the number of payloads."""
+
+    async def tenant_counts(self, source: str, tenant: str) -> TenantCounts:
+        return decode(await self._executor.scan("tenant_counts", _tenant_parameters(source, tenant)), TenantCounts)[0]
+
+    async def erase_tenant(
+        self, source: str, tenant: str, actor: str, *, after: PruneCursor | None, limit: int
+    ) -> tuple[int, PruneCursor | None]:
+        array, time = self._executor.dialect.array, self._executor.dialect.time
+        at, receipt = after or (EPOCH, 0)
+        page = {"source": source, "tenant": tenant, "after_time": time(at), "after_receipt": receipt, "limit": limit}
+        rows = await self._executor.read("tenant_receipts", page)
+        parameters = {"receipts": array(row["id"] for row in rows), "text": None, "sealed": PREFIX}
+        detail = json.dumps({"source": source, "tenant": tenant, "count": len(rows)})
+
+        async def work(run: Run) -> list[Any]:
+            erased = await run("erase_payloads", parameters)
+            for name in ERASING:
+                await run(name, parameters)
+            if rows:
+                await run("audit", {"actor": actor, "action": "forget", "detail": detail})
+            return erased
+
+        erased = await self._run_erasing(work)
+        if len(rows) < limit:
+            return erased, None
+        last = decode(rows[-1:], ReceiptTime)[0]
+        return erased, (last.received_at, last.id)
+
+    async def erase_tenant_state(self, source: str, tenant: str, actor: str) -> int:
+        parameters = _tenant_parameters(source, tenant)
+
+        async def work(run: Run) -> list[Any]:
+            erased = [row for name in ERASING_STATE for row in await run(name, parameters)]
+            if erased:
+                detail = json.dumps({"source": source, "tenant": tenant, "state": len(erased)})
+                await run("audit", {"actor": actor, "action": "forget", "detail": detail})
+            return erased
+
+        return await self._executor.transaction(lambda run: _count(work(run)))
 
     def _erasing(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> Work[list[Any]]:
         """Return the work of an erasing transaction. The work returns a row for each erased payload.
@@ -159,6 +208,14 @@ async def _lock_copies(run: Run, array: Callable[[Iterable[Any]], Any], mains: S
         del unfinished[row["id"]]
     kept = set(unfinished.values())
     return [row for row in (*mains, *locked) if (row["main_id"] or row["id"]) not in kept]
+
+
+def _tenant_parameters(source: str, tenant: str) -> dict[str, str]:
+    return {"source": source, "tenant": tenant, "scope": f"{source}/{tenant}"}
+
+
+async def _count(rows: Awaitable[list[Any]]) -> int:
+    return len(await rows)
 
 
 def before_json(cutoffs: Cutoffs) -> str:

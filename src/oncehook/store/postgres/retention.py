@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from oncehook.model.errors import StoreUnavailable
-from oncehook.store.executor import Executor
+from oncehook.store.executor import Executor, Work
 from oncehook.store.postgres.executor import PostgresExecutor, fetch
 from oncehook.store.postgres.pool import CONNECTION_LOST, PostgresPool, error_summary
 from oncehook.store.retention import SqlPruning, SqlRetentionStore, before_json
@@ -55,8 +55,8 @@ class PostgresRetentionStore(SqlRetentionStore):
                 if connection is not None:
                     connection.terminate()
 
-    async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
-        erased = await self._executor.transaction(self._erasing(receipts, text, actor, detail))
+    async def _run_erasing(self, work: Work[list[Any]]) -> int:
+        erased = await self._executor.transaction(work)
         await self._vacuum(sorted({row["name"] for row in erased}))
         return len(erased)
 

@@ -1,10 +1,11 @@
 """Retention on SQLite: short transactions of the writer, then the file is shrunk."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
-from oncehook.store.executor import Executor
+from oncehook.store.executor import Executor, Work
 from oncehook.store.retention import SqlPruning, SqlRetentionStore
 from oncehook.store.rows import Cutoffs
 from oncehook.store.sqlite.executor import fetch, transact
@@ -24,9 +25,7 @@ class SqliteRetentionStore(SqlRetentionStore):
             self._file, self._executor
         )  # no lock: there is one writer, and a second pruner does no harm
 
-    async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
-        work = self._erasing(receipts, text, actor, detail)
-
+    async def _run_erasing(self, work: Work[list[Any]]) -> int:
         def erase(connection: sqlite3.Connection) -> int:
             connection.execute("PRAGMA secure_delete = ON").fetchall()  # overwrite deleted content
             erased = transact(connection, work)

@@ -1,6 +1,6 @@
 -- name: keep_rejection
-INSERT INTO webhook_rejections (source, reason, detail, method, query, headers, body, size)
-VALUES (:source, :reason, :detail, :method, :query, :headers, :body, :size)
+INSERT INTO webhook_rejections (source, tenant, reason, detail, method, query, headers, body, size)
+VALUES (:source, :tenant, :reason, :detail, :method, :query, :headers, :body, :size)
 
 -- name: trim_rejections
 DELETE FROM webhook_rejections WHERE source = :source AND id <= (
@@ -8,7 +8,7 @@ DELETE FROM webhook_rejections WHERE source = :source AND id <= (
 )
 
 -- name: rejections
-SELECT id, source, rejected_at, reason, detail, method, query, headers, body, size FROM webhook_rejections
+SELECT id, source, tenant, rejected_at, reason, detail, method, query, headers, body, size FROM webhook_rejections
 WHERE id > 0
   AND source = :source  --? source
 ORDER BY id DESC

@@ -174,6 +174,7 @@ CREATE INDEX webhook_acks_minute ON webhook_acks (minute_at);
 CREATE TABLE webhook_rejections (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     source      text COLLATE "C" NOT NULL,
+    tenant      text COLLATE "C" NOT NULL DEFAULT '',
     rejected_at timestamptz NOT NULL DEFAULT now(),
     reason      text COLLATE "C" NOT NULL,
     detail      text NOT NULL,

@@ -162,6 +162,7 @@ CREATE INDEX webhook_acks_minute ON webhook_acks (minute_at);
 CREATE TABLE webhook_rejections (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     source      TEXT NOT NULL,
+    tenant      TEXT NOT NULL DEFAULT '',
     rejected_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
     reason      TEXT NOT NULL,
     detail      TEXT NOT NULL,
