@@ -98,6 +98,13 @@ def test_other_commands_know_a_managed_source(run: Run, config: Path, key: None)
     run(*ADD)
     assert run("pause", "acme").code == 0
     assert [row["source"] for row in run("secrets", "--json").lines if row["source"] == "acme"] == ["acme"]
+    assert "source acme: this app has no handler" in run("doctor").out
+    assert run("doctor", "signature", "acme").error == "there are no rejection samples\n"
+    with config.open("a") as file:
+        file.write("[alerts.sources.acme]\nlag = '5m'\n")
+    assert run("alerts").code == 0
+    run("sources", "remove", "acme")
+    assert run("alerts").code == 0, "thresholds of a removed source stay valid"
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -51,7 +51,7 @@ def test_rotation_to_the_newest_secret_is_an_error() -> None:
 
 def test_number_of_secrets_is_bounded() -> None:
     secrets = ManagedSecrets(tuple(ManagedSecret(f"s{n}", DAY_1) for n in range(MAX_SECRETS)))
-    with pytest.raises(ConfigurationError, match="--finish"):
+    with pytest.raises(ConfigurationError, match="end the rotation first"):
         secrets.rotated("one more", DAY_1, DAY_2)
     with pytest.raises(ConfigurationError, match=f"may have {MAX_SECRETS}"):
         new_secrets([f"s{n}" for n in range(MAX_SECRETS + 1)], DAY_1)

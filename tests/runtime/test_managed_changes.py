@@ -92,7 +92,7 @@ async def test_forward_of_a_source_with_a_handler_is_refused(make_inbox: Callabl
 
 async def test_unknown_and_existing_names_are_refused_with_a_hint(changes: SourceChanges) -> None:
     await changes.add("acme", [FIRST], STRIPE)
-    with pytest.raises(ConfigurationError, match="oncehook sources rotate acme"):
+    with pytest.raises(ConfigurationError, match="there is a source acme already: rotate"):
         await changes.add("acme", [FIRST], STRIPE)
     with pytest.raises(ConfigurationError, match="in the configuration or in code: change it there"):
         await changes.rotate("stripe", SECOND)
@@ -144,7 +144,7 @@ async def test_two_operators_who_add_the_same_name_get_one_source(
     async with operator(make_inbox(keys=[KEY]), "joe") as other:
         adding = (changes.add("acme", [FIRST], STRIPE), other.add("acme", [SECOND], STRIPE))
         results = await asyncio.gather(*adding, return_exceptions=True)
-    assert sorted(type(result).__name__ for result in results) == ["ConfigurationError", "NoneType"]
+    assert sorted(type(result).__name__ for result in results) == ["NameTaken", "NoneType"]
     assert rows("SELECT count(*), max(number) FROM webhook_sources, webhook_revisions") == [(1, 1)]
 
 

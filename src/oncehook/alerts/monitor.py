@@ -12,7 +12,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -104,10 +104,13 @@ class AlertMonitor:
         """Resolve the targets' addresses and passwords. Raises ConfigurationError, which names the wrong key."""
         self.targets = make_targets(self.settings, self.http_client, self.clock)
 
-    def check(self) -> None:
-        """Raise ConfigurationError for thresholds of an unknown source: a typo would turn its alerts off."""
+    def check(self, removed: Collection[str] = ()) -> None:
+        """Raise ConfigurationError for thresholds of an unknown source: a typo would turn its alerts off.
+
+        A source may be a managed one that was `removed`.
+        """
         for name in self.settings.sources:
-            if name not in self.sources:
+            if name not in self.sources and name not in removed:
                 known = ", ".join(sorted(self.sources)) or "none"
                 raise ConfigurationError(f"alerts.sources.{name}: there is no such source; the sources are {known}")
 

@@ -52,8 +52,9 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
 
 
 async def _load(runtime: Runtime) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
-    runtime.alerts.check()
     async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
+        await runtime.managed_sources.load(store)
+        runtime.alerts.check(removed=runtime.managed_sources.rows)
         alerts = AlertMonitor(store, runtime.alerts.settings, runtime.sources, runtime.http_client)
         incidents = await alerts.incidents()
         return incidents, await alerts.not_opened(incidents), await alerts.rule_states()

@@ -88,6 +88,7 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
                 )
             for risk in await store.risks():
                 yield "note", risk
+            await runtime.managed_sources.load(store)
             async for finding in _handlers(runtime, store):
                 yield finding
             removed = [finding async for finding in _removed_secrets(runtime, store)]
@@ -184,10 +185,6 @@ def signature(source: str | None, limit: int, secret: Sequence[str], config: str
     oncehook doctor signature stripe --secret env:OLD_STRIPE_SECRET
     """
     runtime = configured_inbox(config)._runtime
-    if source is not None and source not in runtime.sources:
-        raise ConfigurationError(
-            f"there is no source {source}; the sources are: {', '.join(sorted(runtime.sources)) or 'none'}"
-        )
     secrets = [resolve(text, "--secret") for text in secret]
     cases = run(_diagnose(runtime, source, limit, secrets))
     for case in cases:
@@ -199,6 +196,11 @@ def signature(source: str | None, limit: int, secret: Sequence[str], config: str
 
 async def _diagnose(runtime: Runtime, source: str | None, limit: int, secrets: Sequence[str]) -> list[dict[str, Any]]:
     async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
+        await runtime.managed_sources.load(store)
+        if source is not None and source not in runtime.sources:
+            raise ConfigurationError(
+                f"there is no source {source}; the sources are: {', '.join(sorted(runtime.sources)) or 'none'}"
+            )
         return await examine(store, runtime.sources, source, limit, secrets)
 
 

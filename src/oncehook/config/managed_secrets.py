@@ -49,7 +49,7 @@ class ManagedSecrets(msgspec.Struct, frozen=True, omit_defaults=True):
         others = [secret for secret in active if secret.value != value]
         if len(others) >= MAX_SECRETS:
             raise ConfigurationError(
-                f"there are {MAX_SECRETS} secrets already, which is the most: end the older ones with --finish"
+                f"there are {MAX_SECRETS} secrets already, which is the most: end the rotation first"
             )
         ending = [msgspec.structs.replace(secret, ends_at=min(secret.ends_at or ends_at, ends_at)) for secret in others]
         return msgspec.structs.replace(self, secrets=(ManagedSecret(value, now), *ending))

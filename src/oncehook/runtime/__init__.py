@@ -293,7 +293,7 @@ class Runtime:
             await self.settings_watch.load()
             check_sources(self)
             await check_encryption(self)
-            self.consumers.check(has_worker=self.has_worker)
+            self.consumers.check(has_worker=self.has_worker, removed=self.managed_sources.rows)
             await self.consumers.register()
             if self.sessions is not None:
                 await self.sessions.check_database()

@@ -27,7 +27,7 @@ def check_sources(runtime: "Runtime") -> None:
     The managed sources are known. A handler may be for a managed source that was removed: its events may still wait.
     """
     if runtime.configuration.alerts:
-        runtime.alerts.check()
+        runtime.alerts.check(removed=runtime.managed_sources.rows)
     types_of = {name: source.settings.types for name, source in runtime.sources.items()}
     runtime.handlers.check({**dict.fromkeys(runtime.managed_sources.rows), **types_of})
 

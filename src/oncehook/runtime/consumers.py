@@ -5,7 +5,7 @@ processes, so an event gets its receipts even if the consumer's code runs elsewh
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -64,11 +64,15 @@ class Consumers:
 
     # -- checks -----------------------------------------------------------------------------------------------------
 
-    def check(self, *, has_worker: bool) -> None:
-        """Raise ConfigurationError for a consumer that can never handle an event."""
+    def check(self, *, has_worker: bool, removed: Collection[str] = ()) -> None:
+        """Raise ConfigurationError for a consumer that can never handle an event.
+
+        A consumer may list a managed source that was `removed`.
+        """
         for name, settings in self.settings.items():
             for source in settings.sources or ():
-                self._check_source(name, source)
+                if source not in removed:
+                    self._check_source(name, source)
             own = [handler for handler in self.handlers if handler.consumer == name]
             for handler in own:
                 self._check_handler(name, settings, handler.source, handler.pattern, handler.name)

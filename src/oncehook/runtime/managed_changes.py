@@ -27,6 +27,18 @@ GRACE = 86400.0
 """Seconds for which a rotation keeps the older secrets, by default."""
 
 
+class UnknownName(ConfigurationError):
+    """There is no managed source or tenant of this name."""
+
+
+class NameTaken(ConfigurationError):
+    """There is a source or tenant of this name already."""
+
+
+class KeyNeeded(ConfigurationError):
+    """The key ring has no key to encrypt with."""
+
+
 class SourceChanges:
     """Changes managed sources. `store` is open, and `runtime` has the configured sources and providers."""
 
@@ -48,9 +60,7 @@ class SourceChanges:
 
         def change(row: ManagedSource | None) -> DirectoryChange:
             if row is not None and row.removed_at is None:
-                raise ConfigurationError(
-                    f"there is a source {name} already: use `oncehook sources rotate {name}` for a new secret"
-                )
+                raise NameTaken(f"there is a source {name} already: rotate its secret, or remove it first")
             detail = {"source": name, "provider": provider, "secrets": fingerprints(name, values, now)}
             return DirectoryChange(settings=plain, secrets=sealed, action="add_source", detail=detail)
 
@@ -96,7 +106,7 @@ class SourceChanges:
         """Raise ConfigurationError if the source could not be used."""
         parsed = read_source(name, settings)
         if name in self.runtime.sources and name not in self.runtime.managed_sources:
-            raise ConfigurationError(f"there is a source {name} in the configuration or in code: choose another name")
+            raise NameTaken(f"there is a source {name} in the configuration or in code: choose another name")
         self.runtime.managed_sources.check(name, parsed)
 
     def _existing(self, name: str, row: ManagedSource | None) -> ManagedSource:
@@ -104,8 +114,8 @@ class SourceChanges:
             return row
         managed = [other.name for other in self.runtime.managed_sources.rows.values() if other.removed_at is None]
         if name in self.runtime.sources and name not in managed:
-            raise ConfigurationError(f"the source {name} is in the configuration or in code: change it there")
-        raise ConfigurationError(f"there is no managed source {name}: {nearest(name, managed)}")
+            raise UnknownName(f"the source {name} is in the configuration or in code: change it there")
+        raise UnknownName(f"there is no managed source {name}: {nearest(name, managed)}")
 
     def _changed(
         self, row: ManagedSource, secrets: ManagedSecrets, action: str, detail: Mapping[str, Any]
@@ -129,7 +139,7 @@ def open_row(keys: KeyRing, row: ManagedSource) -> ManagedSecrets:
 def require_key(keys: KeyRing) -> None:
     """Raise ConfigurationError without a key."""
     if not keys:
-        raise ConfigurationError(
+        raise KeyNeeded(
             "managed sources and tenants need a key, because Oncehook encrypts their secrets: `oncehook keys generate` "
             "prints one, and how to set it"
         )

@@ -54,6 +54,8 @@ class ManagedSources:
                 await self.runtime.store.encrypted_rows.register()  # before the first event is encrypted
             for row in rows:
                 self._update(row)
+            if rows:
+                await self.runtime.consumers.register()  # a consumer's `forward` may handle a new source
 
     async def load(self, store: Store, rows: list[ManagedSource] | None = None) -> None:
         """Use the managed sources of the database. Raises ConfigurationError if they cannot be used.

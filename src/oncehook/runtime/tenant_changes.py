@@ -10,7 +10,7 @@ from oncehook.model.rows import ManagedTenant
 from oncehook.model.tenant import TENANT_NAME
 from oncehook.model.timestamps import rfc3339
 from oncehook.providers.source import Source
-from oncehook.runtime.managed_changes import GRACE, fingerprints, later, nearest, require_key
+from oncehook.runtime.managed_changes import GRACE, NameTaken, UnknownName, fingerprints, later, nearest, require_key
 from oncehook.runtime.managed_tenants import is_managed
 from oncehook.store.rows import DirectoryChange, TenantChange
 from oncehook.store.store import Store
@@ -44,10 +44,7 @@ class TenantChanges:
 
         def change(row: ManagedTenant | None) -> DirectoryChange:
             if row is not None and row.removed_at is None:
-                raise ConfigurationError(
-                    f"{name} has a tenant {tenant} already: use `oncehook tenants rotate {name} {tenant}` for a new "
-                    "secret"
-                )
+                raise NameTaken(f"{name} has a tenant {tenant} already: rotate its secret, or remove it first")
             detail = {"source": name, "tenant": tenant, "secrets": fingerprints(name, values, now)}
             return DirectoryChange(secrets=sealed, action="add_tenant", detail=detail)
 
@@ -89,21 +86,21 @@ class TenantChanges:
     async def _change(self, tenant: str, change: TenantChange) -> None:
         try:
             await self.store.directory.change_tenant(self.source.name, tenant, self.actor, change)
-        except UnknownTenant:
+        except UnknownName:
             near = await self.store.directory.tenants(self.source.name, search=tenant[:1], limit=1000)
-            hint = nearest(tenant, [row.tenant for row in near]) if near else "`oncehook tenants list` shows them"
-            raise ConfigurationError(f"{self.source.name} has no managed tenant {tenant}: {hint}") from None
+            hint = nearest(tenant, [row.tenant for row in near]) if near else "list the tenants to see their names"
+            raise UnknownName(f"{self.source.name} has no managed tenant {tenant}: {hint}") from None
 
     def _existing(self, tenant: str, row: ManagedTenant | None) -> ManagedTenant:
         if row is None or row.removed_at is not None:
-            raise UnknownTenant(tenant)
+            raise UnknownName(tenant)
         return row
 
     def _check(self, tenant: str, secrets: ManagedSecrets, now: str) -> None:
         """Raise ConfigurationError if a secret cannot be used."""
         values = [secret.value for secret in secrets.active(now)]
         if not values and not self.source.provider.starts_without_secret:
-            raise ConfigurationError(f"{tenant} needs a secret: pass one with --secret or --secret-stdin")
+            raise ConfigurationError(f"the tenant {tenant} needs a secret, with which its provider signs")
         self.source.for_tenant(tenant, values)
 
     def _changed(self, row: ManagedTenant, secrets: ManagedSecrets, action: str, **detail: Any) -> DirectoryChange:
@@ -113,15 +110,11 @@ class TenantChanges:
         return DirectoryChange(secrets=sealed, action=action, detail=recorded)
 
 
-class UnknownTenant(ConfigurationError):
-    """The source has no such tenant."""
-
-
 def managed_source(runtime: "Runtime", name: str) -> Source:
     """Return a source with managed tenants. Raises ConfigurationError for any other."""
     source = runtime.sources.get(name)
     if source is None:
-        raise ConfigurationError(f"there is no source {name}: {nearest(name, runtime.sources)}")
+        raise UnknownName(f"there is no source {name}: {nearest(name, runtime.sources)}")
     cache = runtime.tenants.get(name)
     if cache is None:
         raise ConfigurationError(f"sources.{name} has no tenants: set tenants = true, or choose another source")

@@ -20,7 +20,7 @@ from oncehook.web.guard import Guard, guarded
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
 from oncehook.web.page import Action, Context, Page, Problem
-from oncehook.web.pages import audit, dead, effects, email, event, events, overview, sign_in, sources
+from oncehook.web.pages import audit, dead, effects, email, event, events, overview, sign_in, sources, tenants
 from oncehook.web.settings import read_dashboard
 
 PAGES: tuple[Page, ...] = (
@@ -34,7 +34,7 @@ PAGES: tuple[Page, ...] = (
 )
 """The pages in the navigation, in its order."""
 
-UNLISTED: tuple[Page, ...] = (event.PAGE, sign_in.PAGE)
+UNLISTED: tuple[Page, ...] = (event.PAGE, sign_in.PAGE, tenants.PAGE)
 HERE = Path(__file__).parent
 
 

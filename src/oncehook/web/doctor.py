@@ -6,6 +6,7 @@ from typing import Any
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.operations.doctor import examine
 from oncehook.operations.rotation import list_secrets
+from oncehook.providers.source import Source
 from oncehook.runtime import Runtime
 
 MAX_AGE = 2.0
@@ -22,17 +23,19 @@ class DiagnosisCache:
         self._refreshed = float("-inf")
         self._cases: dict[str, dict[str, Any]] = {}
         self._secrets: dict[str, list[dict[str, Any]]] = {}
+        self._sources: dict[str, Source] = {}
 
     async def get(self) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
         """Return two mappings by source: its newest rejection sample, and its secrets."""
         async with self._lock:
-            if self.clock.monotonic() - self._refreshed >= MAX_AGE:
+            is_changed = self._sources != self.runtime.sources  # a managed source was added, rotated or removed
+            if is_changed or self.clock.monotonic() - self._refreshed >= MAX_AGE:
                 await self._refresh()
                 self._refreshed = self.clock.monotonic()
             return self._cases, self._secrets
 
     async def _refresh(self) -> None:
-        store, sources = self.runtime.store, self.runtime.sources
+        store, sources = self.runtime.store, dict(self.runtime.sources)
         cases = dict(self._cases)
         for name in sources:
             newest = await store.rejections.find(name, limit=1)
@@ -40,4 +43,4 @@ class DiagnosisCache:
                 cases |= {case["source"]: case for case in await examine(store, sources, name)}
         rows = list_secrets(list(sources.values()), await store.rejections.secrets_used())
         self._secrets = {name: [row for row in rows if row["source"] == name] for name in sources}
-        self._cases = cases
+        self._cases, self._sources = cases, sources

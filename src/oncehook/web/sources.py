@@ -8,6 +8,7 @@ from oncehook.http_client.client import parse_url
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
+from oncehook.runtime.managed_tenants import is_managed
 from oncehook.web.page import Context, Problem, principal
 
 
@@ -35,6 +36,8 @@ def describe_source(context: Context, name: str) -> dict[str, Any]:
         "dedupe_window": as_duration(horizon.receipts),
         "payload_retention": as_duration(horizon.payloads),
         "notes": list(provider.notes),
+        "is_managed": name in context.runtime.managed_sources,
+        "tenants": _tenants(context, name),
     }
 
 
@@ -88,3 +91,11 @@ def _describe_forward(context: Context, source: Source) -> dict[str, str] | None
 
 def _signed_by(source: Source) -> str:
     return " or ".join(dict.fromkeys(signature.algorithm for signature in source.provider.signatures))
+
+
+def _tenants(context: Context, name: str) -> str | None:
+    """How the tenants of a source are found; None if it has none."""
+    cache = context.runtime.tenants.get(name)
+    if cache is None:
+        return None
+    return "managed" if is_managed(cache) else "lookup"

@@ -95,6 +95,7 @@ def shop(inbox: Inbox) -> Inbox:
         await event.effect("notify:1", notify, name="jane")
 
     inbox.source("postmark", verify="none", email=True)
+    inbox.source("shops", provider="stripe", tenants=True)
     return inbox
 
 
@@ -114,6 +115,7 @@ async def test_every_response_matches_the_declared_type(shop: Inbox, program: ht
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET" and endpoint.response is not None:
             path = endpoint.path.replace("{receipt}", str(receipt)).replace("{run}", run).replace("{effect}", "1")
+            path = path.replace("{source}", "shops")
             response = await program.get(path, params=required.get(path))
             assert response.status_code == 200, path
             msgspec.json.decode(response.content, type=endpoint.response)

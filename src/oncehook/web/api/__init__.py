@@ -1,12 +1,13 @@
 """The JSON API: everything that the dashboard shows and does."""
 
-from oncehook.web.api import effects, email, events, openapi, state
+from oncehook.web.api import effects, email, events, managed, openapi, state
 from oncehook.web.api.endpoint import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *events.ENDPOINTS,
     *effects.ENDPOINTS,
     *state.ENDPOINTS,
+    *managed.ENDPOINTS,
     *email.ENDPOINTS,
     *openapi.ENDPOINTS,
 )

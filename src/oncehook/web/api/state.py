@@ -32,6 +32,8 @@ SOURCE_FIELDS = (
     "dedupe_window",
     "payload_retention",
     "support",
+    "is_managed",
+    "tenants",
 )
 
 
@@ -68,7 +70,9 @@ def _source(context: Context, request: Request, snapshot: dict[str, Any], diagno
         "last_received_at": snapshot["last_received_at"].get(name),
         "last_refused": last,
         "last_examined": examined,
-        "secrets_used": [{key: value for key, value in row.items() if key != "source"} for row in secrets[name]],
+        "secrets_used": [
+            {key: value for key, value in row.items() if key != "source"} for row in secrets.get(name, ())
+        ],
         "paused": _pause(pause) if pause else None,
     }
 

@@ -1,12 +1,15 @@
 """The page of sources: URLs, settings, rejections and pauses."""
 
+from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oncehook.model.rows import LiveHandler
-from oncehook.web.page import Action, Context, Page
+from oncehook.providers.definition import built_in_names
+from oncehook.web.managed import GRACES, changing_sources, grace_of, secret_of
+from oncehook.web.page import Action, Context, Page, Problem, check_texts, form
 from oncehook.web.sources import describe_source, last_rejections, set_paused
 
 ADVICE = {
@@ -26,16 +29,29 @@ ADVICE = {
 
 
 async def show(context: Context, request: Request) -> Response:
+    return await _render(context, request)
+
+
+async def _render(
+    context: Context, request: Request, *, problem: Problem | None = None, values: dict[str, str] | None = None
+) -> Response:
+    """The page. With `problem`, it explains why a change was refused; `values` are the fields of the form."""
     snapshot, stats = await context.overview.snapshot(), context.runtime.reception.stats
     removed = sorted({*snapshot["sources"], *snapshot["paused"]} - set(context.runtime.sources))
     cases, secrets = await context.diagnoses.get()
-    handlers: dict[str, list[LiveHandler]] = {name: [] for name in context.runtime.sources}
-    for row in await context.store.roster.live_handlers():
+    live = await context.store.roster.live_handlers()
+    handlers: dict[str, list[LiveHandler]] = {name: [] for name in context.runtime.sources}  # after the last await
+    for row in live:
         handlers.setdefault(row.source, []).append(row)
     rejected = {name: last_rejections(context, name, cases.get(name)) for name in context.runtime.sources}
     return context.render(
         request,
         "sources.html",
+        status=200 if problem is None else problem.status,
+        problem=problem,
+        values=values or {},
+        providers=sorted({*built_in_names(), *context.runtime.configuration.providers}),
+        graces=GRACES,
         sources=[describe_source(context, name) for name in sorted(context.runtime.sources)],
         removed=removed,
         snapshot=snapshot,
@@ -62,11 +78,62 @@ async def resume(context: Context, request: Request) -> Response:
     return RedirectResponse(f"/sources?done=resumed#source-{quote(name)}", 303)
 
 
+# -- managed sources --------------------------------------------------------------------------------------------------
+
+
+async def add(context: Context, request: Request) -> Response:
+    fields = form(request)
+    check_texts({name: value for name, value in fields.items() if name != "secret"})
+    name, provider = fields.get("name", "").strip(), fields.get("provider", "").strip()
+    settings: dict[str, Any] = {"provider": provider} if provider else {}
+    has_tenants = fields.get("tenants") == "on"
+    try:
+        secrets = [] if has_tenants and not fields.get("secret", "").strip() else [secret_of(fields)]
+        async with changing_sources(context, request) as changes:
+            await changes.add(name, secrets, {**settings, "tenants": True} if has_tenants else settings)
+    except Problem as problem:
+        return await _render(context, request, problem=problem, values={"name": name, "provider": provider})
+    return RedirectResponse(f"/sources?done=added#source-{quote(name)}", 303)
+
+
+async def rotate(context: Context, request: Request) -> Response:
+    fields, name = form(request), request.path_params["source"]
+    try:
+        async with changing_sources(context, request) as changes:
+            await changes.rotate(name, secret_of(fields), grace=grace_of(fields))
+    except Problem as problem:
+        return await _render(context, request, problem=problem)
+    return RedirectResponse(f"/sources?done=rotated#source-{quote(name)}", 303)
+
+
+async def finish(context: Context, request: Request) -> Response:
+    name = request.path_params["source"]
+    try:
+        async with changing_sources(context, request) as changes:
+            await changes.finish(name)
+    except Problem as problem:
+        return await _render(context, request, problem=problem)
+    return RedirectResponse(f"/sources?done=finished#source-{quote(name)}", 303)
+
+
+async def remove(context: Context, request: Request) -> Response:
+    try:
+        async with changing_sources(context, request) as changes:
+            await changes.remove(request.path_params["source"])
+    except Problem as problem:
+        return await _render(context, request, problem=problem)
+    return RedirectResponse("/sources?done=removed", 303)
+
+
 PAGE = Page(
     "Sources",
     "/sources",
     (
         Action("GET", "/sources", show),
+        Action("POST", "/sources/add", add, scope="admin"),
+        Action("POST", "/sources/{source}/rotate", rotate, scope="admin"),
+        Action("POST", "/sources/{source}/finish", finish, scope="admin"),
+        Action("POST", "/sources/{source}/remove", remove, scope="admin"),
         Action("POST", "/sources/{source}/pause", pause, scope="admin"),
         Action("POST", "/sources/{source}/resume", resume, scope="admin"),
     ),

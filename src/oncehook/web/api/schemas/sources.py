@@ -70,6 +70,7 @@ class ForwardState(Struct):
 class SourceState(Struct):
     """A source: its URL, its settings and its current state.
 
+    `is_managed` tells whether it is in the database and can be changed here. `tenants` tells how its tenants are found.
     `last_refused` is the latest rejection that this process knows. `last_examined` is the latest one with findings of
     the doctor, if it had a different reason.
     """
@@ -96,6 +97,8 @@ class SourceState(Struct):
     secrets_used: list[SecretUse]
     paused: Pause | None
     forward: ForwardState | None
+    is_managed: bool
+    tenants: Literal["managed", "lookup"] | None
 
 
 class Sources(Struct):
