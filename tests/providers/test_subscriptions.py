@@ -12,7 +12,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.states import State
 from oncehook.providers.claims import ClaimReader
 from oncehook.providers.definition import built_in
-from oncehook.providers.subscriptions import Subscribers, Subscription
+from oncehook.providers.subscriptions import Subscribers, Subscription, check_filter
 
 FACTS = {"type": "invoice.paid", "object_id": "in_1", "source": "stripe", "tenant": ""}
 
@@ -83,5 +83,15 @@ def test_odd_payload_never_raises() -> None:
 def test_filter_that_can_never_match_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match=r"consumers\.ledger\.where"):
         Subscription("ledger", "stripe", where={"livemode": []})
-    with pytest.raises(ConfigurationError, match="@source"):
-        Subscription("ledger", "stripe", where={"@source": "github"})
+    with pytest.raises(ConfigurationError, match=r'where\."@source" can never match: no @source is in \["stripe"\]'):
+        check_filter("ledger", ["stripe"], None, {"@source": "github"})
+    with pytest.raises(ConfigurationError, match=r'no @type is in consumers\.ledger\.types and "charge\.paid"'):
+        check_filter("ledger", None, ["invoice.*"], {"@type": "charge.paid"})
+
+
+def test_filter_may_have_an_alternative_for_each_source() -> None:
+    where = {"any": [{"@source": "stripe", "livemode": True}, {"@source": "github", "action": "opened"}]}
+    check_filter("ledger", ["stripe", "github"], None, where)
+    check_filter("ledger", None, None, {"@source": "stripe"})
+    (copy,) = read(Subscription("ledger", "stripe", where=where)).copies
+    assert copy.last_error == 'no alternative holds: livemode is false, not true; @source is "stripe", not "github"'

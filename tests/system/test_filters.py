@@ -102,6 +102,36 @@ async def test_filter_is_read_from_the_configuration_file(database: str, tmp_pat
     ]
 
 
+async def test_filter_of_a_consumer_leaves_out_only_its_own_receipt_which_can_be_replayed(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    inbox = make_inbox(worker=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.consumer("ledger", where=LIVE, types=["charge.*", BRACKETS])
+    handled: list[tuple[str, str]] = []
+
+    async def handle(event: Event) -> None:
+        handled.append((event.consumer, event.id))
+
+    inbox.on("stripe", "*")(handle)
+    inbox.on("stripe", "*", consumer="ledger")(handle)
+    states = "SELECT id, event_id, status, last_error FROM webhook_receipts WHERE consumer = 'ledger' ORDER BY id"
+    async with inbox.lifespan():
+        assert (await deliver(inbox, "stripe", payment("evt_1", livemode=False))).outcome == (202, "accepted")
+        assert (await deliver(inbox, "stripe", payment("evt_2", type="payout.paid"))).outcome == (202, "accepted")
+        assert (await deliver(inbox, "stripe", payment("evt_3", type=BRACKETS))).outcome == (202, "accepted")
+        expected = {("main", "evt_1"), ("main", "evt_2"), ("main", "evt_3"), ("ledger", "evt_3")}
+        await eventually(lambda: set(handled) == expected, "each consumer handles what its filter accepts")
+        ignored = [row for row in rows(states) if row[2] == "ignored"]
+        assert [row[1:] for row in ignored] == [
+            ("evt_1", "ignored", "livemode is false, not true"),
+            ("evt_2", "ignored", "the type payout.paid is not in consumers.ledger.types"),
+        ]
+        assert (await replay(inbox._runtime.store, Selection(receipts=(ignored[0][0],)))).count == 1
+        await eventually(lambda: ("ledger", "evt_1") in handled, "the replay runs the consumer's handler")
+    assert len(handled) == 5, "the replay must not run the handler of another consumer"
+
+
 async def test_reason_of_an_encrypted_source_is_encrypted_and_shown_to_the_operator(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:

@@ -6,7 +6,7 @@ bytes as id. So no event is lost when a provider changes its format.
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
@@ -17,7 +17,7 @@ from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.patterns import compile_pattern
 from oncehook.model.states import State
 from oncehook.providers import cloudevents
-from oncehook.providers.conditions import Condition, make_condition
+from oncehook.providers.conditions import make_condition, type_condition
 from oncehook.providers.definition import Provider
 from oncehook.providers.expressions import (
     CONTENT,
@@ -57,7 +57,7 @@ class ClaimReader:
         self.is_inline = settings.mode == "inline"
         self.first_state = State.PROCESSING if self.is_inline else State.RECEIVED
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
-        self.where = None if settings.where is None else self._compile_where(settings.where, where, has_tenants)
+        self.where = None if settings.where is None else self._compile_where(settings, where, has_tenants)
         self.takes_all = self.types is None and self.where is None
         self.subscribers = Subscribers()  # the consumers other than `main`
         self.signed_kinds = [kind_of(handshake.kind) for handshake in provider.handshakes if handshake.is_keyed]
@@ -65,20 +65,13 @@ class ClaimReader:
         self._find_serial = self._serial(settings, where)
         self.find_serial = with_tenant("", self._find_serial) if has_tenants else self._find_serial
 
-    def _compile_where(self, table: Mapping[str, Any], where: str, has_tenants: bool) -> Where:
-        is_own = make_condition("@source", "equals", self.source, where)
-        has_none = make_condition("@tenant", "exists", False, f"{where}.tenants")
-        is_listed = Condition(
-            key=f"{where}.types",
-            path="@type",
-            operator="types",
-            operand=None,
-            holds=lambda value: isinstance(value, str) and self.accepts_type(value),
-            expected=f"in {where}.types",
-        )
-        return compile_where(
-            table, f"{where}.where", given=(is_own, is_listed) if has_tenants else (is_own, is_listed, has_none)
-        )
+    def _compile_where(self, settings: SourceSettings, where: str, has_tenants: bool) -> Where:
+        given = [make_condition("@source", "equals", self.source, where)]
+        if settings.types is not None:
+            given.append(type_condition(settings.types, f"{where}.types"))
+        if not has_tenants:
+            given.append(make_condition("@tenant", "exists", False, f"{where}.tenants"))
+        return compile_where(settings.where, f"{where}.where", given=given)
 
     def for_tenant(self, tenant: str) -> "ClaimReader":
         """A reader whose events belong to a tenant. It shares everything that is compiled."""

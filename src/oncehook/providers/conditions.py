@@ -7,11 +7,12 @@ text. Equality converts nothing: 1 is 1.0, but neither `true` nor "1".
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.patterns import compile_pattern
 from oncehook.providers.expressions import is_storable
 
 Scalar = str | int | float | bool
@@ -53,6 +54,16 @@ def make_condition(path: str, operator: str, operand: Any, key: str) -> Conditio
     except ValueError as error:
         raise ConfigurationError(f"{key} is {operand!r}: {error}") from None
     return Condition(key=key, path=path, operator=operator, operand=operand, holds=holds, expected=expected)
+
+
+def type_condition(types: Sequence[str], key: str) -> Condition:
+    """The condition that `types` of a source or consumer is: events of other types do not reach its filter."""
+    patterns = [compile_pattern(pattern) for pattern in types]
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, str) and any(pattern.fullmatch(value) for pattern in patterns)
+
+    return Condition(key=key, path="@type", operator="types", operand=types, holds=holds, expected=f"in {key}")
 
 
 def _equals(operand: Any) -> tuple[Holds, str]:

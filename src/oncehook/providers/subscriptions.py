@@ -10,8 +10,18 @@ from typing import Any
 from oncehook.model.claim import ConsumerClaim
 from oncehook.model.patterns import compile_pattern
 from oncehook.model.states import State
-from oncehook.providers.conditions import make_condition
+from oncehook.providers.conditions import make_condition, type_condition
 from oncehook.providers.where import Facts, compile_where
+
+
+def check_filter(
+    consumer: str, sources: Sequence[str] | None, types: Sequence[str] | None, where: Mapping[str, Any]
+) -> None:
+    """Raise ConfigurationError for a filter that cannot be read, or that no event of any of the sources can match."""
+    given = [] if sources is None else [make_condition("@source", "in", sources, f"consumers.{consumer}.sources")]
+    if types is not None:
+        given.append(type_condition(types, f"consumers.{consumer}.types"))
+    compile_where(where, f"consumers.{consumer}.where", given=given)
 
 
 class Subscription:
@@ -26,17 +36,13 @@ class Subscription:
         types: Sequence[str] | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raise ConfigurationError for a wrong filter."""
+        """Raise ConfigurationError for a filter that cannot be read."""
         self.consumer = consumer
         self.source = source
         self.takes_all = "*" in patterns
         self.patterns = [compile_pattern(pattern) for pattern in patterns]
         self.types = None if types is None else [compile_pattern(pattern) for pattern in types]
-        self.where = None
-        if where is not None:
-            key = f"consumers.{consumer}.where"
-            is_own = make_condition("@source", "equals", source, key)
-            self.where = compile_where(where, key, given=(is_own,))
+        self.where = None if where is None else compile_where(where, f"consumers.{consumer}.where")
 
     def claim(self, type_: str, payload: Any, facts: Facts, serial_key: str | None) -> ConsumerClaim | None:
         """Return the receipt of this consumer, or None if no handler of it is for this type. Never raises."""

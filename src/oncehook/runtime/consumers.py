@@ -21,7 +21,7 @@ from oncehook.model.retry import Retry, with_fields
 from oncehook.model.rows import StoredConsumer
 from oncehook.observability import signals
 from oncehook.providers.source import Source
-from oncehook.providers.subscriptions import Subscription
+from oncehook.providers.subscriptions import Subscription, check_filter
 from oncehook.store.store import Store
 
 STORED = ("sources", "types", "where", "concurrency", "rate", "paused")
@@ -49,8 +49,8 @@ class Consumers:
         self.settings[name] = settings
         if in_file:
             self.in_file.add(name)
-        for source in settings.sources or ("*",):
-            Subscription(name, source, types=settings.types, where=settings.where)  # raises for a wrong filter
+        if settings.where is not None:
+            check_filter(name, settings.sources, settings.types, settings.where)
         defaults: dict[str, Any] = {} if settings.timeout is None else {"timeout": settings.timeout}
         retry = consumer_retry(settings, where)
         if retry:
