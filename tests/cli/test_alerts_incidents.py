@@ -47,10 +47,11 @@ def test_alerts_command_lists_incidents_and_the_value_of_every_rule(
     assert remedy.startswith("→ ") and "oncehook replay --failed --source stripe" in remedy
     assert table[0].split() == ["rule", "now", "threshold", "source", "state"]
     assert [line.split()[0] for line in table[1:]] == [
-        "dead_letters", "lag", "unhandled", "paused", "rejections", "silent", "effects", "refusing", "failing",
+        "dead_letters", "lag", "unhandled", "paused", "paused_consumer", "rejections", "silent", "effects", "refusing",
+        "failing",
     ]  # fmt: skip
     assert table[1].split() == ["dead_letters", "1", "0", "stripe", "firing"]
-    assert table[2].split()[-2:] == ["5m", "stripe"] and table[6].split()[-2:] == ["–", "off"]
+    assert table[2].split()[-2:] == ["5m", "stripe"] and table[7].split()[-2:] == ["–", "off"]
     incident, *rules = map(json.loads, run("alerts", "--json").out.splitlines())
     assert (incident["rule"], incident["source"], incident["value"]) == ("dead_letters", "stripe", 1.0)
     assert [(alert["target"], alert["status"]) for alert in incident["alerts"]] == [("page", "waiting")]

@@ -68,10 +68,10 @@ async def test_links_redirects_cookies_and_forms_stay_below_the_mount_path(shop:
         for path in ("", "events", "dead", "effects", "sources", "audit", f"events/{receipt}", "nowhere"):
             page = await client.get(f"/hooks-admin/{path}")
             links = re.findall(r' (?:href|action|src)="(/[^"]*)"', page.text)
+            posted = set(re.findall(r' method="post"[^>]* action="([^"]*)"', page.text))
             assert links and all(link.startswith("/hooks-admin/") for link in links), path
-            for link in {link for link in links if "/static/" in link or "sign-out" not in link}:
-                if not link.endswith(("/pause", "/replay", "/rehearse", "/erase")):
-                    assert (await client.get(link.replace("&amp;", "&"))).status_code < 400, link
+            for link in set(links) - posted:
+                assert (await client.get(link.replace("&amp;", "&"))).status_code < 400, link
         csrf = re.search(r'name="csrf" value="([^"]+)"', page.text)
         assert csrf is not None
         origin = {"origin": str(client.base_url).rstrip("/")}
