@@ -55,6 +55,7 @@ POSTGRES_ONLY = {
 }
 
 SQLITE_ONLY = {
+    "set_tokens",
     "last_receipt",
     "fresh_receipts",
     "claim_payload",

@@ -68,7 +68,7 @@ async def test_clock_that_was_set_back_blocks_nobody_and_adds_no_tokens(store: S
     refilled(3600)
     tokens = await store.rates.take("mail", 1, 0.1, 5.0)
     assert tokens.granted == 0 and tokens.wait == pytest.approx(10, abs=0.5)
-    refilled(-10)
+    refilled(-10.5)
     assert await take(store, 1, rate=0.1) == 1
 
 
@@ -91,3 +91,9 @@ async def test_concurrent_processes_share_one_bucket(database: str) -> None:
         stores = [first, second, third] * 10
         granted = await asyncio.gather(*[take(store, 2, burst=25.0) for store in stores])
     assert sum(granted) == 25
+
+
+async def test_bucket_that_was_removed_is_created_again(store: Store, rows: Rows) -> None:
+    assert await take(store, 5) == 5
+    rows("DELETE FROM webhook_rates")
+    assert await take(store, 5) == 5
