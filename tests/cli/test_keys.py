@@ -171,3 +171,22 @@ def test_serve_without_the_key_names_it_and_exits(encrypted: str, in_folder: Pat
     assert done.stderr.startswith("oncehook: sources.stripe.encrypt needs a key")
     done = run_process(*serve, cwd=in_folder, ONCEHOOK_KEYS=",".join(ring("2026b")))
     assert done.returncode == 2 and "rows that the key 2026a encrypted" in done.stderr
+
+
+def test_abandon_erases_the_values_of_a_lost_key_after_a_confirmation(
+    run: Run, encrypted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_keys(monkeypatch, "2026b")
+    ran = run("keys", "abandon", "2026a")
+    assert ran.code == 2 and "confirm with --yes" in ran.error
+    ran = run("keys", "abandon", "2026a", "--yes")
+    assert ran.code == 0 and "erased 2 payloads, and error texts or arguments of 2 rows" in ran.out
+    assert run("keys", "list").code == 0 and "(erased)" in run("show", "evt_1").out
+    ran = run("keys", "abandon", "2026a", "--yes")
+    assert ran.code == 2 and "no row names the key 2026a: the missing keys are none" in ran.error
+
+
+def test_abandon_refuses_a_key_that_is_not_lost(run: Run, encrypted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_keys(monkeypatch, "2026b", "2026a")
+    ran = run("keys", "abandon", "2026a", "--yes")
+    assert ran.code == 2 and "`oncehook keys rotate` replaces it" in ran.error

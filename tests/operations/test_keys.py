@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from oncehook import ConfigurationError, Event, Inbox
+from oncehook import ConfigurationError, Event, Fail, Inbox
 from oncehook.config.keyring import KeyMissing, KeyRing, read_keys
-from oncehook.operations.keys import rotate
+from oncehook.operations import keys
+from oncehook.operations.keys import abandon, rotate
 from oncehook.testing import deliver
 from tests.support.encryption import encrypted_inbox, ring
 from tests.support.events import Rows, stripe_body
@@ -135,3 +136,55 @@ async def test_rotation_under_load_loses_nothing(make_inbox: Callable[..., Inbox
     assert rows("SELECT DISTINCT key_id FROM webhook_payloads") == [("2026b",)]
     async with encrypted_inbox(make_inbox, "2026b").lifespan():
         pass
+
+
+async def test_values_of_a_lost_key_can_be_erased_so_that_the_inbox_starts(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    await fill(make_inbox, "2026a", events=2)
+    inbox = encrypted_inbox(make_inbox, "2026b", "2026a")
+    async with inbox.lifespan():
+        store = inbox._runtime.store
+        with pytest.raises(ConfigurationError, match=r"the key 2026a is in keys .*`oncehook keys rotate` replaces it"):
+            await abandon(store, "2026a", actor="jane")
+        store._keys = read_keys(ring("2026b"))
+        with pytest.raises(ConfigurationError, match=r"no row names the key 2026x: did you mean 2026a\?"):
+            await abandon(store, "2026x", actor="jane")
+        done = await abandon(store, "2026a", actor="jane")
+        assert (done.payloads, done.texts, done.secrets) == (2, 0, 0)
+    assert rows("SELECT count(*) FROM webhook_payloads") == [(0,)]
+    assert rows("SELECT count(*) FROM webhook_receipts") == [(2,)]
+    assert rows("SELECT actor FROM webhook_audit WHERE action = 'abandon_key'") == [("jane",)]
+    async with encrypted_inbox(make_inbox, "2026b").lifespan():
+        pass
+
+
+async def test_error_texts_and_arguments_of_a_lost_key_are_erased(
+    make_inbox: Callable[..., Inbox], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "BATCH", 2)
+    inbox = encrypted_inbox(make_inbox, "2026a")
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await event.effect(f"call:{event.id}", "https://example.com/", body=event.id)
+
+    @inbox.on("stripe", "invoice.voided")
+    async def voided(event: Event) -> None:
+        raise Fail(event.id)
+
+    async with inbox.lifespan():
+        for number in range(3):
+            await deliver(inbox, "stripe", stripe_body(f"evt_{number}a"))
+            await deliver(inbox, "stripe", stripe_body(f"evt_{number}b", "invoice.voided"))
+        inbox._runtime.start_worker()
+        await eventually(receipts_are(rows, "failed", 3))
+        await eventually(receipts_are(rows, "processed", 3))
+        await inbox._runtime.stop_work()
+        store = inbox._runtime.store
+        store._keys = read_keys(ring("2026b"))
+        done = await abandon(store, "2026a", actor="jane")
+        assert done.payloads == 6 and await store.encrypted_rows.counts() == []
+    assert rows("SELECT DISTINCT last_error FROM webhook_receipts WHERE status = 'failed'") == [("(erased)",)]
+    assert rows("SELECT DISTINCT error, traceback FROM webhook_past_attempts") == [("(erased)", None)]
+    assert rows("SELECT DISTINCT args FROM webhook_effects") == [(None,)]

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from oncehook.cli.app import app_option, configured
-from oncehook.cli.options import config_option, json_option, opened_store, print_json, run
+from oncehook.cli.options import config_option, json_option, opened_store, print_json, printable, run
 from oncehook.cli.tables import Column, print_table
 from oncehook.config.keyring import KEY_ID, KeyRing, generate_key, read_keys
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.rows import KeyUse
-from oncehook.operations.keys import Progress, Rotation, rotate
+from oncehook.operations.keys import Abandoned, Progress, Rotation, abandon, rotate
+from oncehook.operations.replay import whoami
 
 FIRST = """
 This is the first key. Set it for every process, and restart them:
@@ -52,6 +53,7 @@ def command(context: click.Context, config: str | None) -> None:
     oncehook keys generate     print a new key
     oncehook keys list         show which keys are in use
     oncehook keys rotate       encrypt all rows with the first key
+    oncehook keys abandon ID   erase what a lost key encrypted
     """
     context.obj = config
 
@@ -196,3 +198,41 @@ def _print_rotation(done: Rotation) -> None:
 
 def _rows(number: int) -> str:
     return f"{number:,} row{'s' * (number != 1)}"
+
+
+@command.command("abandon")
+@click.argument("key_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not prompt for confirmation.")
+@click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
+@click.pass_obj
+def abandon_key(config: str | None, key_id: str, yes: bool, actor: str | None) -> None:
+    """Erase the payloads, error texts and arguments that a lost key encrypted, so that the inbox starts without it.
+
+    Only for a key of which no copy is left. Nothing can restore these values afterwards. The receipts stay, and events
+    that are not finished become dead letters.
+
+    \b
+    oncehook keys abandon 2026a
+    """
+    question = f"Permanently erase everything that the key {printable(key_id)} encrypted?"
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("this would permanently erase payloads: confirm with --yes")
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+    _print_abandoned(key_id, run(_abandon(config, key_id, actor or whoami())))
+
+
+async def _abandon(config: str | None, key_id: str, actor: str) -> Abandoned:
+    async with opened_store(config) as store:
+        return await abandon(store, key_id, actor=actor)
+
+
+def _print_abandoned(key_id: str, done: Abandoned) -> None:
+    payloads = f"{done.payloads:,} payload{'s' * (done.payloads != 1)}"
+    click.echo(f"erased {payloads}, and error texts or arguments of {_rows(done.texts)}; the receipts are kept")
+    if done.secrets:
+        click.echo(
+            f"the secrets of {done.secrets:,} managed sources or tenants were encrypted with {printable(key_id)} too: "
+            f"remove these and add them again",
+            err=True,
+        )

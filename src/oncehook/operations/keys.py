@@ -1,5 +1,6 @@
 """Checks the key ring against the database, and encrypts all rows with its first key."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,9 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.rows import RegisteredKey
 from oncehook.store.encrypted_rows import PARTS
 from oncehook.store.store import Store
+
+BATCH = 500
+"""Rows per transaction when the values of a lost key are erased."""
 
 MAX_PASSES = 20
 """How often a part is scanned again for rows that were locked, before the rotation reports them."""
@@ -93,3 +97,49 @@ async def _rotate_part(store: Store, part: str, done: Rotation, progress: Progre
             break
     done.locked += locked
     done.unreadable += unreadable
+
+
+@dataclass(slots=True)
+class Abandoned:
+    """What was erased with a lost key."""
+
+    payloads: int = 0
+    texts: int = 0  # rows with error texts or arguments
+    secrets: int = 0  # managed sources and tenants whose secrets it sealed; they stay until they are removed
+
+
+async def abandon(store: Store, key_id: str, *, actor: str) -> Abandoned:
+    """Erase all payloads, error texts and arguments that a lost key has encrypted, so that an inbox starts without it.
+
+    The receipts stay. An event that is not finished becomes a dead letter. Raises ConfigurationError if the key ring
+    has the key, or if no row names it.
+    """
+    if key_id in store.keys:
+        raise ConfigurationError(f"the key {key_id} is in {WHERE}: `oncehook keys rotate` replaces it, nothing is lost")
+    await _check_used(store, key_id)
+    done = Abandoned()
+    while receipts := await store.encrypted_rows.payloads_of(key_id, BATCH):
+        detail = json.dumps({"key": key_id, "receipts": receipts})
+        erased = await store.retention.erase(receipts, None, actor, detail)
+        done.payloads += erased
+        if not erased:  # another command erased them at the same time
+            break
+    while erased := await store.encrypted_rows.erase_texts(key_id, BATCH):
+        done.texts += erased
+    await store.operations.audit(actor, "abandon_key", {"key": key_id})
+    left = [use for use in await store.encrypted_rows.counts() if use.key_id == key_id]
+    done.secrets = sum(use.number for use in left if use.table in ("webhook_sources", "webhook_tenants"))
+    await store.encrypted_rows.unregister(key_id)
+    return done
+
+
+async def _check_used(store: Store, key_id: str) -> None:
+    registered = {key.key_id for key in await store.encrypted_rows.registered()}
+    used = registered | {use.key_id for use in await store.encrypted_rows.counts()}
+    if key_id not in used:
+        from difflib import get_close_matches  # only needed for an error
+
+        missing = sorted(used.difference(store.keys.key_ids))
+        nearest = get_close_matches(key_id, missing, 1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"the missing keys are {', '.join(missing) or 'none'}"
+        raise ConfigurationError(f"no row names the key {key_id}: {hint}")

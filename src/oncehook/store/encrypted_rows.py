@@ -88,6 +88,14 @@ class SqlEncryptedRowStore:
         page.locked = len(changes) - page.resealed
         return page
 
+    async def payloads_of(self, key_id: str, limit: int) -> list[int]:
+        return [row[0] for row in await self._executor.scan("payloads_of_key", {"key_id": key_id, "limit": limit})]
+
+    async def erase_texts(self, key_id: str, limit: int) -> int:
+        parameters = {"current": f"{PREFIX}{key_id}:", "limit": limit}
+        statements = ("erase_receipts_of_key", "erase_attempts_of_key", "erase_effects_of_key")
+        return sum([len(await self._executor.write(name, parameters)) for name in statements])
+
     async def _write(self, part: str, changes: Sequence[Mapping[str, Any]]) -> int:
         """Write rows that did not change since they were read. Rows that are locked are skipped: it never waits."""
 

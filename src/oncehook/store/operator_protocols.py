@@ -129,6 +129,12 @@ class EncryptedRowStore(Protocol):
         `after` is the `next` of the page before. Rows that are locked or change at the same time are left out.
         """
 
+    async def payloads_of(self, key_id: str, limit: int) -> list[int]:
+        """Return up to `limit` receipts whose payload a key has encrypted."""
+
+    async def erase_texts(self, key_id: str, limit: int) -> int:
+        """Erase up to `limit` error texts and arguments per table that a key has sealed. Returns how many rows."""
+
 
 class OperationStore(Protocol):
     """Operations of people, and their audit log."""

@@ -97,3 +97,25 @@ ORDER BY source, tenant LIMIT :limit
 UPDATE webhook_tenants SET secrets = :secrets
 WHERE source = :source AND tenant = :tenant AND secrets = :old_secrets
 RETURNING tenant
+
+-- name: payloads_of_key
+SELECT receipt_id FROM webhook_payloads WHERE key_id = :key_id ORDER BY receipt_id LIMIT :limit
+
+-- name: erase_receipts_of_key
+-- `current` is the prefix of a text that the key has sealed.
+UPDATE webhook_receipts SET last_error = '(erased)'
+WHERE id IN (SELECT id FROM webhook_receipts WHERE strpos(last_error, :current) > 0 ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
+RETURNING id
+
+-- name: erase_attempts_of_key
+UPDATE webhook_past_attempts SET error = '(erased)', traceback = NULL
+WHERE id IN (SELECT id FROM webhook_past_attempts WHERE strpos(error, :current) > 0 ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
+RETURNING id
+
+-- name: erase_effects_of_key
+UPDATE webhook_effects SET args = NULL, last_error = CASE WHEN last_error IS NOT NULL THEN '(erased)' END
+WHERE id IN (
+    SELECT id FROM webhook_effects WHERE strpos(args, :current) > 0 OR strpos(last_error, :current) > 0
+    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+)
+RETURNING id
