@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from oncehook.model.rows import DeadLetters
+from oncehook.model.statistics import DeadLetters
 from oncehook.operations.dead_letters import common_error, error_pattern, group_by_error
 
 TIME = "2026-11-16T03:00:0{}.000000Z"

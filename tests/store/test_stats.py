@@ -7,8 +7,8 @@ import pytest
 from oncehook.model.claim import ConsumerClaim, Duplicate
 from oncehook.model.lease import Settled
 from oncehook.model.receipt import Filter
-from oncehook.model.rows import DuplicateCount, SourceTotals, WorkCount
 from oncehook.model.states import State
+from oncehook.model.statistics import DuplicateCount, SourceTotals, WorkCount
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.store import Store
 from tests.support.events import make_claim

@@ -3,7 +3,7 @@
 The store has its own tests on both databases; here it is enough that each query of the dashboard runs on both once.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oncehook import Fail, Inbox
+from oncehook import Event, Fail, Inbox, RetryLater
 from oncehook.web.dashboard import Dashboard
 from oncehook.web.page import Context
 from tests.support.dashboard import CONFIGURED, Browser, Site, dashboard_of
@@ -71,3 +71,31 @@ async def program(site: Site) -> AsyncIterator[httpx.AsyncClient]:
     """An API client with all scopes."""
     async with site.program("admin") as program:
         yield program
+
+
+@pytest.fixture
+async def team(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
+    """An inbox with three consumers: `main` succeeds, `analytics` has to retry, and `ledger` fails."""
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None: ...
+
+    @inbox.on("stripe", "invoice.*", consumer="analytics")
+    async def track(event: Event) -> None:
+        raise RetryLater("the warehouse is busy", after=600)
+
+    @inbox.on("stripe", "invoice.paid", consumer="ledger")
+    async def book(event: Event) -> None:
+        raise Fail("no account")
+
+    async with inbox.lifespan():
+        yield inbox
+
+
+@pytest.fixture
+async def team_site(team: Inbox) -> AsyncIterator[Site]:
+    """The dashboard of `team`."""
+    async with dashboard_of(team) as site:
+        yield site

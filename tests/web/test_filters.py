@@ -61,3 +61,10 @@ def test_numbers_sizes_and_counts_have_separators_and_units() -> None:
     assert (filters.up_to(9_999, 10_000), filters.up_to(10_000, 10_000)) == ("9,999", "10,000+")
     assert [filters.size(n) for n in (12, 1536, 2**21)] == ["12 B", "1.5 KiB", "2 MiB"]
     assert (filters.milliseconds(0.0123), filters.milliseconds(0.25)) == ("12.3 ms", "250 ms")
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(50.0, "50/s"), (2.5, "2.5/s"), (100 / 60, "1.66667/s"), (0.5, "30/m"), (1 / 3600, "1/h")]
+)
+def test_rate_is_shown_in_a_unit_in_which_it_is_at_least_one(rate: float, text: str) -> None:
+    assert filters.per_second(rate) == text

@@ -26,7 +26,7 @@ from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter, StoredEntity, StoredNoop
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
-from oncehook.model.rows import ConsumerState, ReplayEntry, StoredAttempt, StoredDuplicate
+from oncehook.model.rows import ConsumerReceipt, ReplayEntry, StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.payloads import read_payload
@@ -102,7 +102,7 @@ async def _show(name: str, consumer: str | None, config: str | None, *, as_json:
     return 0
 
 
-def _receipt_of(consumers: Sequence[ConsumerState], name: str) -> int:
+def _receipt_of(consumers: Sequence[ConsumerReceipt], name: str) -> int:
     """Return the number of a consumer's receipt. Fails if the event has no such consumer."""
     receipts = {row.consumer: row.receipt for row in consumers}
     if name not in receipts:
@@ -181,7 +181,7 @@ CONSUMER_COLUMNS = (
 )
 
 
-def _print_consumers(receipt: Receipt, consumers: list[ConsumerState]) -> None:
+def _print_consumers(receipt: Receipt, consumers: list[ConsumerReceipt]) -> None:
     """Print the states of the event's consumers side by side, and whose history follows."""
     click.echo()
     rows = [

@@ -23,8 +23,9 @@ from oncehook.cli.pause import pause_text
 from oncehook.cli.tables import is_narrow
 from oncehook.model.effect import EffectState, WaitingEffects
 from oncehook.model.event import MAIN
-from oncehook.model.rows import Pause, ReceiptCount
+from oncehook.model.rows import Pause
 from oncehook.model.states import State
+from oncehook.model.statistics import ReceiptCount
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import positive_duration
 from oncehook.operations.work import Work, read_open_work

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from oncehook.model.receipt import Receipt
-from oncehook.model.rows import DeadLetters, StoredAttempt
+from oncehook.model.rows import StoredAttempt
+from oncehook.model.statistics import DeadLetters
 from oncehook.model.timestamps import rfc3339
 
 MAX_ERRORS = 10_000

@@ -60,9 +60,10 @@ class MetricsExporter:
         try:
             counts, work = await self.store.stats.counts(), await read_open_work(self.store)
             effects, pauses = await self.store.effects.counts(), await self.store.pauses.active()
+            subscribed = {(row.source, row.name) for row in await self.store.consumers.all()}
         except Unavailable:
             return {}
-        self._parts = {(count.source, count.consumer) for count in counts}
+        self._parts = subscribed | {(count.source, count.consumer) for count in counts}
         parts = self._parts | {(source, MAIN) for source in self.sources}
         gauges: dict[Key, float] = {("oncehook_effects", state.value): 0.0 for state in EffectState}
         for part in parts:

@@ -11,25 +11,20 @@ from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import (
     AuditedRun,
     AuditEntry,
-    ConsumerState,
-    DeadLetters,
-    DuplicateCount,
+    ConsumerReceipt,
     KeyUse,
-    Lag,
     Prunable,
-    Rate,
-    ReceiptCount,
     RegisteredKey,
     ReplayEntry,
     SecretUse,
     SelectedCount,
-    SourceTotals,
     StoredAttempt,
     StoredBody,
     StoredDuplicate,
     StoredRejection,
     TenantCounts,
 )
+from oncehook.model.statistics import DeadLetters, DuplicateCount, Lag, Rate, ReceiptCount, SourceTotals
 from oncehook.store.rows import Cutoffs, PruneCursor, ReceiptPosition, ResealedPage, Selection
 
 T = TypeVar("T")
@@ -92,7 +87,7 @@ class ReceiptStore(Protocol):
     async def payload(self, receipt: int) -> StoredPayload | None:
         """Return the payload of a receipt, or None if it was pruned or never existed."""
 
-    async def consumers_of(self, receipt: Receipt) -> list[ConsumerState]:
+    async def consumers_of(self, receipt: Receipt) -> list[ConsumerReceipt]:
         """Return the state of the event for each consumer that has a receipt of it, `main` first."""
 
     async def duplicates(self, receipt: int) -> list[StoredDuplicate]:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from oncehook.config.keyring import PREFIX, is_sealed
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
-from oncehook.model.rows import ConsumerState, StoredAttempt, StoredDuplicate, WindowEnd
+from oncehook.model.rows import ConsumerReceipt, StoredAttempt, StoredDuplicate, WindowEnd
 from oncehook.model.states import UNHANDLED
 from oncehook.providers.expressions import parse_time
 from oncehook.store.decode import decode
@@ -66,9 +66,9 @@ class SqlReceiptStore:
             body, headers = self._encryption.decrypt(event, body, headers)
         return StoredPayload(body, msgspec.json.decode(headers), is_encrypted)
 
-    async def consumers_of(self, receipt: Receipt) -> list[ConsumerState]:
+    async def consumers_of(self, receipt: Receipt) -> list[ConsumerReceipt]:
         rows = await self._executor.read("consumers_of_event", {"main": receipt.main_id or receipt.receipt})
-        states = decode(rows, ConsumerState)
+        states = decode(rows, ConsumerReceipt)
         return [replace(row, last_error=self._encryption.open_error(row.last_error, receipt.source)) for row in states]
 
     async def duplicates(self, receipt: int) -> list[StoredDuplicate]:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from oncehook.model.rows import (
+from oncehook.model.statistics import (
     DeadLetters,
     DuplicateCount,
     Lag,

@@ -20,7 +20,19 @@ from oncehook.web.guard import Guard, guarded
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
 from oncehook.web.page import Action, Context, Page, Problem
-from oncehook.web.pages import audit, dead, effects, email, event, events, overview, sign_in, sources, tenants
+from oncehook.web.pages import (
+    audit,
+    consumers,
+    dead,
+    effects,
+    email,
+    event,
+    events,
+    overview,
+    sign_in,
+    sources,
+    tenants,
+)
 from oncehook.web.settings import read_dashboard
 
 PAGES: tuple[Page, ...] = (
@@ -30,6 +42,7 @@ PAGES: tuple[Page, ...] = (
     effects.PAGE,
     email.PAGE,
     sources.PAGE,
+    consumers.PAGE,
     audit.PAGE,
 )
 """The pages in the navigation, in its order."""

@@ -70,6 +70,12 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
 
 
+def per_second(value: float) -> str:
+    """A rate in the unit in which it is at least 1: 50/s, 100/m, 3/h."""
+    amount, unit = next((pair for pair in ((value, "s"), (value * 60, "m")) if pair[0] >= 1), (value * 3600, "h"))
+    return f"{amount:.6g}/{unit}"
+
+
 def number(value: int) -> str:
     return f"{value:,}"
 
@@ -93,6 +99,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "span": span,
     "ms": milliseconds,
+    "per_second": per_second,
     "number": number,
     "up_to": up_to,
     "size": size,

@@ -164,6 +164,7 @@ class Overview:
             "accept_seconds": self._latencies(snapshot),
             "is_empty": not snapshot["sources"],
             "paused": sorted(snapshot["paused"]),
+            "paused_consumers": sorted(snapshot["paused_consumers"]),
         }
 
     def _latencies(self, snapshot: dict[str, Any], name: str | None = None) -> dict[str, float] | None:

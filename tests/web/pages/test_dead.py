@@ -36,3 +36,20 @@ async def test_viewer_sees_no_replay_links(shop: Inbox, site: Site) -> None:
     async with site.signed_in("vera") as viewer:
         page = (await viewer.get("/dead")).text
     assert "card evt_1 declined" in page and "/replay" not in page
+
+
+async def test_groups_name_their_consumer_if_there_are_several(team: Inbox, team_site: Site) -> None:
+    await send(team, "evt_1")
+    await drain(team)
+    async with team_site.signed_in() as browser:
+        page = (await browser.get("/dead")).text
+        link = re.search(r'href="(/replay\?[^"]*error=[^"]+)"', page)
+        assert link is not None and "consumer=ledger" in link[1]
+        assert "Replay 1 event?" in (await browser.get(link[1].replace("&amp;", "&"))).text
+    assert '<th scope="col">Consumer</th>' in page and "/events?status=failed&amp;consumer=ledger" in page
+
+
+async def test_groups_of_an_inbox_with_one_consumer_do_not_name_it(shop: Inbox, browser: Browser) -> None:
+    await send(shop, "evt_1", "charge.failed")
+    await drain(shop)
+    assert "onsumer" not in (await browser.get("/dead")).text

@@ -102,3 +102,46 @@ async def test_entities_stale_events_and_skipped_effects_are_shown(inbox: Inbox,
         "is_terminal": False, "event_id": "evt_new", "receipt": new, "updated_at": None,
     }  # fmt: skip
     assert [row["reason"] for row in detail["noops"]] == ["stale", "effect"] and detail["effects"] == []
+
+
+@both_databases
+async def test_event_with_three_consumers_has_a_card_for_each(team: Inbox, team_site: Site, rows: Rows) -> None:
+    receipt = await send(team, "evt_1")
+    await drain(team)
+    ((ledger,),) = rows("SELECT id FROM webhook_receipts WHERE consumer = 'ledger'")
+    async with team_site.signed_in() as browser:
+        page = (await browser.get(f"/events/{receipt}")).text
+        cards = re.findall(r'<section class="card consumer.*?</section>', page, re.DOTALL)
+        assert [re.findall(r'id="consumer-(\w+)"|state-(\w+)', card) for card in cards] == [
+            [("main", ""), ("", "processed")], [("analytics", ""), ("", "retrying")], [("ledger", ""), ("", "failed")],
+        ]  # fmt: skip
+        assert "Next attempt" in cards[1] and "the warehouse is busy" in cards[1] and "Retry now" in cards[1]
+        assert "Fail: no account" in cards[2] and f'action="/events/{ledger}/replay"' in cards[2]
+        assert "Timeline of main" in page and "Attempt 1: processed" in page and "Attempt 1: failed" not in page
+        other = (await browser.get(f"/events/{ledger}")).text
+        assert "Timeline of ledger" in other and "Attempt 1: failed" in other and "evt_1" in other
+        replayed = await browser.submit(f"/events/{ledger}/replay")
+        assert replayed.headers["location"] == f"/events/{ledger}?done=replayed"
+    states = "SELECT consumer, status, replays FROM webhook_receipts ORDER BY id"
+    assert rows(states) == [("main", "processed", 0), ("analytics", "retrying", 0), ("ledger", "received", 1)]
+
+
+async def test_viewer_sees_the_states_of_the_consumers_and_no_buttons(team: Inbox, team_site: Site) -> None:
+    receipt = await send(team, "evt_1")
+    await drain(team)
+    async with team_site.signed_in("vera") as viewer:
+        page = (await viewer.get(f"/events/{receipt}")).text
+    assert page.count('class="card consumer') == 3 and "/replay" not in page and "/retry" not in page
+
+
+async def test_waiting_event_of_a_paused_consumer_says_so(team: Inbox, team_site: Site) -> None:
+    receipt = await send(team, "evt_1")
+    await team._runtime.store.pauses.pause("", "jane", consumer="ledger")
+    async with team_site.signed_in() as browser:
+        page = (await browser.get(f"/events/{receipt}")).text
+    assert page.count("The consumer is <a href=") == 1 and "/consumers#consumer-ledger" in page
+
+
+async def test_event_with_one_consumer_has_no_cards(shop: Inbox, browser: Browser) -> None:
+    receipt = await send(shop, "evt_1")
+    assert "onsumer" not in (await browser.get(f"/events/{receipt}")).text

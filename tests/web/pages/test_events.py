@@ -123,3 +123,18 @@ async def test_progress_is_known_to_processes_that_did_not_start_the_replay(shop
 async def test_empty_filter_cannot_replay_every_event(browser: Browser) -> None:
     assert (await browser.get("/replay")).status_code == 422
     assert (await browser.submit("/replay", {"count": "0"})).status_code == 422
+
+
+async def test_list_has_a_column_and_a_filter_for_consumers_if_there_are_several(team: Inbox, team_site: Site) -> None:
+    await send(team, "evt_1")
+    async with team_site.signed_in() as browser:
+        page = (await browser.get("/events")).text
+        of_ledger = (await browser.get("/events?consumer=ledger")).text
+    assert page.count('class="grows what"') == 3 and '<th scope="col">Consumer</th>' in page
+    assert [f"<option>{name}</option>" in page for name in ("main", "analytics", "ledger")] == [True] * 3
+    assert of_ledger.count('class="grows what"') == 1 and "<option selected>ledger</option>" in of_ledger
+
+
+async def test_list_of_an_inbox_with_one_consumer_has_no_column_for_it(shop: Inbox, browser: Browser) -> None:
+    await send(shop, "evt_1")
+    assert "onsumer" not in (await browser.get("/events")).text

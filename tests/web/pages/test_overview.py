@@ -8,7 +8,7 @@ import pytest
 from oncehook import Inbox
 from oncehook.testing import deliver, drain
 from tests.support.alerts import evaluate_after, make_alert_inbox
-from tests.support.dashboard import Browser, both_databases, dashboard_of, send
+from tests.support.dashboard import Browser, Site, both_databases, dashboard_of, send
 from tests.support.events import Rows, stripe_body
 
 pytestmark = pytest.mark.anyio
@@ -86,3 +86,24 @@ async def test_events_without_a_handler_are_reported_once(make_inbox: Callable[.
         page = (await browser.get("/")).text
     assert "Open incidents" in page and 'href="/events?status=unhandled' in page
     assert "No running process handles their types." not in page, "the incident replaces the notice"
+
+
+@both_databases
+async def test_consumers_have_a_table_with_their_work(team: Inbox, team_site: Site) -> None:
+    await send(team, "evt_1")
+    await drain(team)
+    await team._runtime.store.pauses.pause("", "jane", consumer="analytics")
+    async with team_site.signed_in() as browser:
+        page = (await browser.get("/")).text
+    table = page[page.index("<h2>Consumers</h2>") :]
+    names = re.findall(r'<td class="first"><a href="/events\?consumer=(\w+)"', table)
+    assert names == ["main", "analytics", "ledger"]
+    assert table.count(">paused</a>") == 1 and "Paused consumers:" in page
+    assert "/events?status=failed&amp;consumer=ledger" in table
+    totals = dict(re.findall(r"<h2><span>(\w+)</span><strong>([\d,]+)</strong>", page))
+    assert totals == {"Received": "1", "Duplicates": "0", "Rejected": "0", "Failed": "2"}
+
+
+async def test_inbox_with_one_consumer_has_no_table_of_consumers(shop: Inbox, browser: Browser) -> None:
+    await send(shop, "evt_1")
+    assert "onsumer" not in (await browser.get("/")).text

@@ -1,6 +1,6 @@
 """The JSON API: everything that the dashboard shows and does."""
 
-from oncehook.web.api import effects, email, events, managed, openapi, state
+from oncehook.web.api import consumers, effects, email, events, managed, openapi, state
 from oncehook.web.api.endpoint import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -8,6 +8,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *effects.ENDPOINTS,
     *state.ENDPOINTS,
     *managed.ENDPOINTS,
+    *consumers.ENDPOINTS,
     *email.ENDPOINTS,
     *openapi.ENDPOINTS,
 )

@@ -20,6 +20,7 @@ PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "effect": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
     "source": {"type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[a-z0-9_-]+$"},
     "tenant": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9][A-Za-z0-9._~-]*$"},
+    "consumer": {"type": "string", "minLength": 1, "maxLength": 63, "pattern": "^[a-z0-9][a-z0-9_-]*$"},
     "run": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
 }
 PROBLEMS = {

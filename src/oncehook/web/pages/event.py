@@ -8,7 +8,8 @@ from starlette.responses import RedirectResponse, Response
 from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter, StoredNoop
 from oncehook.model.receipt import Filter, Receipt
-from oncehook.model.rows import StoredAttempt, StoredDuplicate
+from oncehook.model.rows import ConsumerReceipt, StoredAttempt, StoredDuplicate
+from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.forget import forget
@@ -52,6 +53,7 @@ async def _render(
         request,
         "event.html",
         receipt=receipt,
+        consumers=await _consumers(context, receipt, has_payload=has_payload),
         payload=payload,
         unreadable=unreadable,
         body=body,
@@ -68,6 +70,31 @@ async def _render(
         entities=await entities_of(context.store, receipt),
         effects=await context.store.effects.find(EffectFilter(receipt=receipt.receipt), limit=MAX_EFFECTS),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerCard:
+    """The state of the event for one consumer, why it cannot be replayed, and whether the consumer is paused."""
+
+    state: ConsumerReceipt
+    obstacle: str | None
+    is_paused: bool
+
+
+async def _consumers(context: Context, receipt: Receipt, *, has_payload: bool) -> list[ConsumerCard]:
+    """One card for each consumer of the event; none if `main` is the only one."""
+    states = await context.store.receipts.consumers_of(receipt)
+    if len(states) < 2:
+        return []
+    paused, has_type = (await context.overview.snapshot())["paused_consumers"], receipt.type is not None
+    return [
+        ConsumerCard(
+            state,
+            obstacle(State(state.status), has_type=has_type, has_payload=has_payload),
+            state.consumer in paused and state.status in (State.RECEIVED, State.RETRYING),
+        )
+        for state in states
+    ]
 
 
 async def timeline(context: Context, receipt: Receipt) -> list[TimelineEntry]:
@@ -115,10 +142,12 @@ def _noop(row: StoredNoop) -> TimelineEntry:
 
 
 async def _related_events(context: Context, receipt: Receipt) -> list[Receipt]:
-    """The newest other events about the same object."""
+    """The newest other events about the same object, as the same consumer has them."""
     if receipt.object_id is None:
         return []
-    rows = await context.store.receipts.find(Filter(object=receipt.object_id), limit=MAX_RELATED + 1)
+    rows = await context.store.receipts.find(
+        Filter(object=receipt.object_id, consumer=receipt.consumer), limit=MAX_RELATED + 1
+    )
     return [row for row in rows if row.receipt != receipt.receipt and row.source == receipt.source][:MAX_RELATED]
 
 

@@ -7,6 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from oncehook.model.states import UNHANDLED, State
 from oncehook.model.values import rate as parse_rate
+from oncehook.web.consumers import named_consumers
 from oncehook.web.listing import (
     EventFilterForm,
     EventPage,
@@ -41,6 +42,7 @@ async def show(context: Context, request: Request) -> Response:
         problem=problem,
         states=[*State, UNHANDLED],
         sources=await _sources(context),
+        consumers=await named_consumers(context),
         is_first=not cursor,
         more=urlencode({**filters.non_empty(), "cursor": write_cursor(page.next) or ""}),
         query=urlencode(filters.non_empty()),

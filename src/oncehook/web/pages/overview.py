@@ -6,6 +6,7 @@ from starlette.responses import Response
 from oncehook.alerts.monitor import advice
 from oncehook.model.errors import StoreUnavailable
 from oncehook.web.charts import chart
+from oncehook.web.consumers import list_consumers
 from oncehook.web.overview import MAX_COUNT, RANGES, SERIES
 from oncehook.web.page import Action, Context, Page
 
@@ -23,11 +24,12 @@ async def show(context: Context, request: Request) -> Response:
     if total["is_empty"]:
         return context.render(request, "start.html", base=context.receiver_url(request), sources=_sources(context))
     incidents = await context.runtime.alerts.incidents()
-    charts, rows, is_slow = {}, [], False
+    charts, rows, consumers, is_slow = {}, [], [], False
     try:
         buckets, series = await context.overview.rates(selected.name)
         charts = {name: chart(buckets, series[name], selected.bucket) for name in SERIES}
         rows = await context.overview.sources(selected.name)
+        consumers = await list_consumers(context)
     except StoreUnavailable:
         is_slow = True
     return context.render(
@@ -38,6 +40,7 @@ async def show(context: Context, request: Request) -> Response:
         charts=charts,
         meaning=MEANING,
         rows=rows,
+        consumers=consumers,
         total=total,
         is_slow=is_slow,
         most=MAX_COUNT,

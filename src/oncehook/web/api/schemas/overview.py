@@ -39,3 +39,4 @@ class OverviewState(Struct):
     oldest_unfinished_seconds: float
     accept_seconds: Percentiles | None
     paused: list[str]
+    paused_consumers: list[str]
