@@ -1,11 +1,14 @@
 """The doctor names the cause of a rejection and the action, from the stored sample, and accepts nothing."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from oncehook.operations.doctor import REMEDIES, diagnose
+from oncehook import Inbox
+from oncehook.operations.doctor import REMEDIES, diagnose, examine
+from oncehook.testing import post
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.rejections import BODY, causes, make_rejection, make_source
 
@@ -87,3 +90,31 @@ def test_sample_of_an_encrypted_source_shows_only_the_reason() -> None:
     source = make_source(encrypt=True)
     (finding,) = diagnose(make_rejection(source, BODY, stripe_headers(BODY, "whsec_unknown")), source)
     assert finding.cause == "encrypted" and "no signature in the request matches" in finding.shows
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("tenant", "body", "cause"),
+    [
+        ("acme", b'{"id":"evt_1","type":"a"}\n', "newline"),
+        ("globex", b'{"id":"evt_1","type":"a"}', "unknown"),
+    ],
+)
+async def test_sample_of_a_tenant_is_tried_with_the_secrets_of_that_tenant(
+    make_inbox: Callable[..., Inbox], tenant: str, body: bytes, cause: str
+) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets_for=lambda tenant: [f"whsec_{tenant}"])
+    signed = b'{"id":"evt_1","type":"a"}'
+    async with inbox.lifespan():
+        runtime = inbox._runtime
+        assert (await post(inbox, f"stripe/{tenant}", body, stripe_headers(signed, "whsec_acme"))).status == 401
+        await runtime.reception.rejection_samples.stop()
+        lookups = {name: cache.lookup for name, cache in runtime.tenants.items()}
+        (case,) = await examine(runtime.store, runtime.sources, lookups=lookups)
+        assert case["tenant"] == tenant
+        assert [finding["cause"] for finding in case["findings"]] == [cause]
+        runtime.tenants.clear()
+        (case,) = await examine(runtime.store, runtime.sources)
+        assert [finding["cause"] for finding in case["findings"]] == ["no lookup"]

@@ -276,3 +276,23 @@ def test_function_of_the_user_is_checked_when_the_source_is_added() -> None:
     assert make_cache(source, lambda tenant: [tenant]).limits == TenantLimits()
     with pytest.raises(ConfigurationError, match="tenants = false"):
         make_cache(make_source("stripe"), lambda tenant: [tenant])
+
+
+async def test_lookup_that_ignores_its_time_limit_is_ended_by_the_cache() -> None:
+    directory = Directory("acme")
+    directory.answering.clear()
+    cache = make_tenants(directory, ManualClock(), TenantLimits(timeout=0.01))
+    with pytest.raises(Unavailable, match="TimeoutError"):
+        await cache.find("acme")
+
+
+async def test_stop_also_ends_the_lookup_of_a_discarded_tenant() -> None:
+    directory = Directory("acme")
+    directory.answering.clear()
+    cache = make_tenants(directory, ManualClock())
+    find = asyncio.create_task(cache.find("acme"))
+    await next_turn()
+    cache.discard("acme")
+    await cache.stop()
+    with pytest.raises(Unavailable, match="stopping"):
+        await find

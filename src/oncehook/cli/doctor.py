@@ -21,6 +21,7 @@ from oncehook.operations.rotation import removed_secret
 from oncehook.runtime import Runtime
 from oncehook.store.rows import MAX_REJECTIONS
 from oncehook.store.store import Store
+from oncehook.tenants.managed import with_store
 
 SAFE_SQLITE = (3, 51, 3)
 MAX_CLOCK_DIFFERENCE = 5.0
@@ -201,14 +202,16 @@ async def _diagnose(runtime: Runtime, source: str | None, limit: int, secrets: S
             raise ConfigurationError(
                 f"there is no source {source}; the sources are: {', '.join(sorted(runtime.sources)) or 'none'}"
             )
-        return await examine(store, runtime.sources, source, limit, secrets)
+        lookups = {name: with_store(cache.lookup, store) for name, cache in runtime.tenants.items()}
+        return await examine(store, runtime.sources, source, limit, secrets, lookups=lookups)
 
 
 def _print_case(case: dict[str, Any]) -> None:
     from rich.text import Text
 
     out = console()
-    head = f"{case['source']}  {case['rejected_at'][:19]}  {case['reason']}  {case['size']:,} bytes"
+    source = f"{case['source']}/{case['tenant']}" if case["tenant"] else case["source"]
+    head = f"{source}  {case['rejected_at'][:19]}  {case['reason']}  {case['size']:,} bytes"
     out.print(Text(printable(head), style="bold"))
     out.print(Text(f"  {printable(case['detail'])}", style="dim"))
     for finding in case["findings"]:

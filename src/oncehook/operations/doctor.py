@@ -8,7 +8,7 @@ change that makes the signature valid is the cause.
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oncehook.model.delivery import Delivery
@@ -25,6 +25,7 @@ from oncehook.providers.handshake import IN_HANDSHAKE
 from oncehook.providers.source import Source
 from oncehook.providers.verify import Verifier, seconds_of, window_of
 from oncehook.store.store import Store
+from oncehook.tenants.cache import Lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,16 @@ REMEDIES = {
     "source without `encrypt`, the doctor could verify the request again.",
     "removed secret": "Add the secret to the source's `secrets` again, and remove it once the provider signs with the "
     "new one.",
+    "no tenant": "If the tenant was removed, rejecting the delivery is correct; otherwise make the lookup return its "
+    "secrets.",
+    "no lookup": "Make the lookup of this source's tenants work here, and run the doctor again.",
     "unknown": "Compare the configured secret with the one that the provider shows for exactly this endpoint; "
     "`oncehook doctor signature --secret env:NAME` tries another one.",
 }
 """Cause → the action that fixes it, in one sentence."""
+
+CASE = ("id", "source", "rejected_at", "reason", "detail", "size")
+"""The keys of a case that are columns of its sample."""
 
 UNKNOWN = (
     "No signature in the request is valid with any configured secret, nor with a changed body, form or encoding; most "
@@ -142,19 +149,43 @@ async def examine(
     source: str | None = None,
     limit: int = 1,
     secrets: Sequence[str] = (),
+    *,
+    lookups: Mapping[str, Lookup] | None = None,
 ) -> list[dict[str, Any]]:
     """Diagnose the newest samples. A sample of a source that no longer exists has no findings.
+
+    `lookups` find the secrets of tenants, by source.
 
     The trials run in a thread: a stranger may have sent the sample, and the receiver must not wait for it.
     """
     others, cases, used = list(sources.values()), [], await store.rejections.secrets_used()
     for row in await store.rejections.find(source, limit=limit):
-        known = sources.get(row.source)
-        removed = None if known is None else removed_secret(known, used)
-        findings = [] if known is None else await asyncio.to_thread(diagnose, row, known, others, secrets, removed)
-        case = {name: getattr(row, name) for name in ("id", "source", "rejected_at", "reason", "detail", "size")}
+        known: Source | Finding | None = sources.get(row.source)
+        if isinstance(known, Source) and row.tenant:
+            known = await _of_tenant(known, row.tenant, (lookups or {}).get(row.source))
+        if isinstance(known, Finding):
+            findings = [known]
+        else:
+            removed = None if known is None else removed_secret(known, used)
+            findings = [] if known is None else await asyncio.to_thread(diagnose, row, known, others, secrets, removed)
+        case = {name: getattr(row, name) for name in CASE} | {"tenant": row.tenant or None}
         cases.append(case | {"findings": [asdict(finding) for finding in findings]})
     return cases
+
+
+async def _of_tenant(source: Source, tenant: str, lookup: Lookup | None) -> Source | Finding:
+    """Return the source with the secrets of a tenant, or the finding that there are none."""
+    if lookup is None:
+        return _finding("no lookup", "The request was sent to a tenant, and this source has no tenants now.")
+    try:
+        secrets = await lookup.find(tenant)
+        if secrets:
+            own = source.for_tenant(tenant, secrets)
+            own.settings = replace(own.settings, secrets=tuple(secrets))  # for the trials
+            return own
+    except Exception as error:  # of the user's function: the doctor never fails because of it
+        return _finding("no lookup", f"The secrets of the tenant could not be looked up: {type(error).__name__}.")
+    return _finding("no tenant", "The lookup returns no secret for this tenant now.")
 
 
 def _unrelated_to_signature(rejection: StoredRejection, verifier: Verifier, delivery: Delivery) -> Finding | None:

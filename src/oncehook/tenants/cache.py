@@ -74,6 +74,7 @@ class TenantCache:
         self._known: OrderedDict[str, Entry] = OrderedDict()  # the least recently used first
         self._others: OrderedDict[str, Entry] = OrderedDict()  # unknown tenants, and failed lookups of new ones
         self._flights: dict[str, asyncio.Task[Entry]] = {}
+        self._running: set[asyncio.Task[Entry]] = set()  # with those whose tenant was discarded
         self._first_lookups = Budget(limits.lookups)
         self._renewals = Budget(limits.lookups)
         self._log_after = -math.inf
@@ -125,7 +126,7 @@ class TenantCache:
 
     async def stop(self) -> None:
         """Cancel running lookups. The next one may run in another event loop."""
-        flights = list(self._flights.values())
+        flights = list(self._running)
         for flight in flights:
             flight.cancel()
         if flights:
@@ -144,10 +145,12 @@ class TenantCache:
             return None
         flight = asyncio.create_task(self._look_up(tenant, entry))
         self._flights[tenant] = flight
+        self._running.add(flight)
         flight.add_done_callback(lambda ended: self._end_lookup(tenant, ended))
         return flight
 
     def _end_lookup(self, tenant: str, ended: "asyncio.Task[Entry]") -> None:
+        self._running.discard(ended)
         if self._flights.get(tenant) is ended:
             del self._flights[tenant]
 
@@ -160,7 +163,9 @@ class TenantCache:
     async def _look_up(self, tenant: str, old: Entry | None) -> Entry:
         """Look a tenant up and cache the answer. Raises nothing but CancelledError."""
         try:
-            source = self._make_source(tenant, await self.lookup.find(tenant))
+            async with asyncio.timeout(self.limits.timeout):
+                secrets = await self.lookup.find(tenant)
+            source = self._make_source(tenant, secrets)
         except Exception as error:
             return self._failed(tenant, old, error)
         now = self.clock.monotonic()

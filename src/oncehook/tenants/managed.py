@@ -4,6 +4,12 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.managed_secrets import open_secrets, tenant_context
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.store import Store
+from oncehook.tenants.cache import Lookup
+
+
+def with_store(lookup: Lookup, store: Store) -> Lookup:
+    """A lookup of managed tenants that uses this store, which is open. Any other lookup is returned unchanged."""
+    return ManagedLookup(lookup.source, store, lookup.clock) if isinstance(lookup, ManagedLookup) else lookup
 
 
 class ManagedLookup:

@@ -40,7 +40,8 @@ class DiagnosisCache:
         for name in sources:
             newest = await store.rejections.find(name, limit=1)
             if newest and newest[0].id != cases.get(name, {}).get("id"):
-                cases |= {case["source"]: case for case in await examine(store, sources, name)}
+                lookups = {name: cache.lookup for name, cache in self.runtime.tenants.items()}
+                cases |= {case["source"]: case for case in await examine(store, sources, name, lookups=lookups)}
         rows = list_secrets(list(sources.values()), await store.rejections.secrets_used())
         self._secrets = {name: [row for row in rows if row["source"] == name] for name in sources}
         self._cases, self._sources = cases, sources
