@@ -190,3 +190,20 @@ def test_abandon_refuses_a_key_that_is_not_lost(run: Run, encrypted: str, monkey
     use_keys(monkeypatch, "2026b", "2026a")
     ran = run("keys", "abandon", "2026a", "--yes")
     assert ran.code == 2 and "`oncehook keys rotate` replaces it" in ran.error
+
+
+def test_doctor_names_a_key_that_is_missing(run: Run, encrypted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    doctor = run("doctor")
+    assert doctor.code == 1 and "sources.stripe.encrypt needs a key" in doctor.out
+    assert "rows that the key 2026a encrypted" in doctor.out
+    use_keys(monkeypatch, "2026a")
+    assert "key" not in run("doctor").out.replace("webhook_keys", "")
+
+
+def test_every_subcommand_takes_a_configuration_file(
+    run: Run, encrypted: str, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (in_folder / "oncehook.toml").rename(in_folder / "other.toml")
+    use_keys(monkeypatch, "2026b", "2026a")
+    for command in (("list",), ("rotate",), ("generate",)):
+        assert run("keys", *command, "--config", "other.toml").code == 0, command

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
 from oncehook import ConfigurationError, Event, Fail, Inbox
 from oncehook.config.keyring import KeyMissing, KeyRing, read_keys
 from oncehook.operations import keys
 from oncehook.operations.keys import abandon, rotate
+from oncehook.store import encrypted_rows
 from oncehook.testing import deliver
 from tests.support.encryption import encrypted_inbox, ring
 from tests.support.events import Rows, stripe_body
@@ -77,6 +79,44 @@ async def handle_all(inbox: Inbox) -> list[str]:
         inbox._runtime.start_worker()
         await eventually(lambda: len(handled) == 3, "all events are handled")
     return sorted(handled)
+
+
+async def test_interrupted_rotation_continues_with_the_rows_that_are_left(
+    make_inbox: Callable[..., Inbox], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encrypted_rows, "PAGE", 2)
+    await fill(make_inbox, "2026a", events=9)
+
+    def interrupt(part: str, resealed: int) -> None:
+        raise KeyboardInterrupt
+
+    inbox = encrypted_inbox(make_inbox, "2026b", "2026a")
+    async with inbox.lifespan():
+        for number in range(1, 4):
+            with pytest.raises(KeyboardInterrupt):
+                await rotate(inbox._runtime.store, interrupt)
+            assert rows("SELECT count(*) FROM webhook_payloads WHERE key_id = '2026b'") == [(2 * number,)]
+        assert rows("SELECT key_id FROM webhook_encryption_keys ORDER BY key_id") == [("2026a",), ("2026b",)]
+        assert (await rotate(inbox._runtime.store)).resealed == 3
+    assert rows("SELECT DISTINCT key_id FROM webhook_payloads") == [("2026b",)]
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)  # on SQLite, a writer locks the whole file
+async def test_rotation_leaves_out_a_row_that_is_locked_and_reports_it(
+    make_inbox: Callable[..., Inbox], database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MAX_PASSES", 2)
+    await fill(make_inbox, "2026a", events=3)
+    inbox = encrypted_inbox(make_inbox, "2026b", "2026a")
+    async with inbox.lifespan():
+        with psycopg.connect(database) as other:
+            other.execute(
+                "SELECT FROM webhook_payloads WHERE receipt_id = (SELECT min(id) FROM webhook_receipts) FOR UPDATE"
+            )
+            done = await rotate(inbox._runtime.store)
+            assert (done.resealed, done.locked, done.removable) == (2, 1, [])
+        done = await rotate(inbox._runtime.store)
+        assert (done.resealed, done.locked, done.removable) == (1, 0, ["2026a"])
 
 
 async def test_rotation_without_an_old_key_says_which_rows_it_left(make_inbox: Callable[..., Inbox]) -> None:

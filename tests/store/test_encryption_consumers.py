@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,23 @@ async def test_reason_of_a_filter_is_encrypted(make_inbox: Callable[..., Inbox],
         await deliver(inbox, "stripe", stripe_body("evt_1", note=MARKER))
         (ignored,) = await inbox._runtime.store.receipts.find(Filter(status="ignored"), limit=9)
         assert ignored.last_error is not None and MARKER in ignored.last_error
+    assert_stored_nowhere(database, MARKER)
+
+
+async def test_reason_of_a_consumers_filter_is_encrypted(
+    make_inbox: Callable[..., Inbox], database: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "oncehook.toml"
+    file.write_text(
+        f'database = "{database}"\nkeys = ["{ring("2026a")[0]}"]\n'
+        f'[sources.stripe]\nsecrets = ["whsec_test"]\nencrypt = true\n'
+        f'[consumers.copy]\nsources = ["stripe"]\nforward = "https://example.com/"\nwhere = {{ note = ["other"] }}\n'
+    )
+    inbox = Inbox(config=file, worker=False)
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1", note=MARKER))
+        (ignored,) = await inbox._runtime.store.receipts.find(Filter(consumer="copy"), limit=9)
+        assert ignored.status == "ignored" and MARKER in (ignored.last_error or "")
     assert_stored_nowhere(database, MARKER)
 
 

@@ -17,6 +17,7 @@ from oncehook.handlers.roster import IGNORE_SECONDS
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.values import as_duration
 from oncehook.operations.doctor import examine
+from oncehook.operations.keys import check_keys
 from oncehook.operations.rotation import removed_secret
 from oncehook.runtime import Runtime
 from oncehook.store.rows import MAX_REJECTIONS
@@ -89,6 +90,8 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
                 )
             for risk in await store.risks():
                 yield "note", risk
+            async for finding in _keys(runtime, store):
+                yield finding
             await runtime.managed_sources.load(store)
             async for finding in _handlers(runtime, store):
                 yield finding
@@ -104,6 +107,17 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
                     f"({newest.reason}). `oncehook doctor signature` explains why",
                 )
     except OncehookError as error:
+        yield "wrong", str(error)
+
+
+async def _keys(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
+    """A key that is missing or wrong, which would prevent a start."""
+    encrypted = sorted(name for name, source in runtime.sources.items() if source.settings.encrypt)
+    if encrypted and not store.keys:
+        yield "wrong", f"sources.{encrypted[0]}.encrypt needs a key: `oncehook keys generate` prints one"
+    try:
+        await check_keys(store, encrypts=False)
+    except ConfigurationError as error:
         yield "wrong", str(error)
 
 

@@ -41,10 +41,7 @@ COLUMNS = (
 
 
 @click.group("keys")
-@config_option
-@app_option
-@click.pass_context
-def command(context: click.Context, config: str | None) -> None:
+def command() -> None:
     """Make, list and replace the keys that encrypt payloads and secrets in the database.
 
     The keys are in ONCEHOOK_KEYS, or in `keys` of oncehook.toml. The first encrypts, and all decrypt.
@@ -55,13 +52,13 @@ def command(context: click.Context, config: str | None) -> None:
     oncehook keys rotate       encrypt all rows with the first key
     oncehook keys abandon ID   erase what a lost key encrypted
     """
-    context.obj = config
 
 
 @command.command("generate")
 @click.option("--id", "key_id", help="Id of the key.  [default: the date]")
-@click.pass_obj
-def generate(config: str | None, key_id: str | None) -> None:
+@config_option
+@app_option
+def generate(key_id: str | None, config: str | None) -> None:
     """Print a new random key as an entry of ONCEHOOK_KEYS, and how to use it. Nothing is stored.
 
     The entry is printed to standard output, the explanation to standard error.
@@ -97,8 +94,9 @@ def _unused_id(ring: KeyRing) -> str:
 
 
 @command.command("list")
+@config_option
+@app_option
 @json_option
-@click.pass_obj
 def list_keys(config: str | None, as_json: bool) -> None:
     """List the keys, how many rows of each table each of them encrypted, and which keys are missing. Exits 1 if a key
     is missing.
@@ -145,8 +143,9 @@ def _tables_text(tables: dict[str, int]) -> str:
 
 
 @command.command("rotate")
+@config_option
+@app_option
 @json_option
-@click.pass_obj
 def rotate_rows(config: str | None, as_json: bool) -> None:
     """Encrypt all rows with the first key of the key ring. After that, you can remove the others. Exits 1 if some rows
     are still encrypted with another key.
@@ -204,8 +203,9 @@ def _rows(number: int) -> str:
 @click.argument("key_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not prompt for confirmation.")
 @click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
-@click.pass_obj
-def abandon_key(config: str | None, key_id: str, yes: bool, actor: str | None) -> None:
+@config_option
+@app_option
+def abandon_key(key_id: str, yes: bool, actor: str | None, config: str | None) -> None:
     """Erase the payloads, error texts and arguments that a lost key encrypted, so that the inbox starts without it.
 
     Only for a key of which no copy is left. Nothing can restore these values afterwards. The receipts stay, and events
