@@ -47,7 +47,7 @@ def list_secrets(sources: list[Source], used: list[SecretUse]) -> list[dict[str,
     uses = {(row.source, row.secret): row for row in used}
     rows = []
     for source in sorted(sources, key=lambda source: source.name):
-        if not source.is_verified or source.waits_for_secret:
+        if not source.is_verified or source.waits_for_secret or source.needs_tenant:
             continue
         newest = max(
             (
