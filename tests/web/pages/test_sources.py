@@ -41,6 +41,19 @@ async def sources_json(site: Site) -> dict[str, Any]:
         return {source["source"]: source for source in (await program.get("/api/sources")).json()["sources"]}
 
 
+async def test_filter_of_a_source_and_the_reason_of_an_ignored_event_are_shown(
+    inbox: Inbox, browser: Browser, site: Site
+) -> None:
+    inbox.source("shop", provider="stripe", secrets=["whsec_test"], where={"note": {"prefix": "<b>"}})
+    ignored = await deliver(inbox, "shop", stripe_body("evt_1", note="<i>"))
+    page = (await browser.get("/sources")).text
+    assert re.search(r"<dt>Filter</dt><dd><code>.*note.*prefix.*</code>", page) and "<b>" not in page
+    assert (await sources_json(site))["shop"]["where"] == {"note": {"prefix": "<b>"}}
+    event = (await browser.get(f"/events/{ignored.receipt}")).text
+    assert "<dt>Reason</dt>" in event and "Last error" not in event
+    assert "note is &#34;&lt;i&gt;&#34;, not text that begins with" in event
+
+
 async def test_source_shows_its_url_its_secrets_and_advice_on_its_rejections(inbox: Inbox, browser: Browser) -> None:
     await send(inbox, "evt_1")
     inbox._runtime.reception.stats.record_rejection("stripe", "too_large", "the body is too large")
