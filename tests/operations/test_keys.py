@@ -1,6 +1,7 @@
 """Keys: the check at the start of an inbox, and rotations, also under load."""
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import psycopg
@@ -62,6 +63,8 @@ async def test_old_key_can_be_removed_after_a_rotation(make_inbox: Callable[...,
     assert (done.resealed, done.locked, dict(done.unreadable), done.removable) == (3, 0, {}, ["2026a"])
     assert ("payloads", 3) in seen
     assert rows("SELECT key_id FROM webhook_encryption_keys") == [("2026b",)]
+    ((detail,),) = rows("SELECT detail FROM webhook_audit WHERE action = 'rotate_keys'")
+    assert json.loads(detail) == {"key": "2026b", "rows": 3}
     handled = await handle_all(encrypted_inbox(make_inbox, "2026b"))
     assert handled == [f"evt_2026a_{number}" for number in range(3)]
 

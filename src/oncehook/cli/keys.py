@@ -169,7 +169,7 @@ def rotate_rows(config: str | None, as_json: bool) -> None:
 async def _rotate(config: str | None) -> Rotation:
     async with opened_store(config) as store:
         with _status() as progress:
-            return await rotate(store, progress)
+            return await rotate(store, progress, actor=whoami())
 
 
 @contextmanager

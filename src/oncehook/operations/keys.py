@@ -59,8 +59,8 @@ def check_proofs(store: Store, registered: list[RegisteredKey]) -> None:
             )
 
 
-async def rotate(store: Store, progress: Progress | None = None) -> Rotation:
-    """Encrypt all rows with the first key of the key ring.
+async def rotate(store: Store, progress: Progress | None = None, *, actor: str = "oncehook") -> Rotation:
+    """Encrypt all rows with the first key of the key ring, and audit `actor`.
 
     Each page commits, so an interrupted rotation continues where it ended. Processes may run at the same time. Raises
     KeyMissing without a key.
@@ -76,6 +76,8 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotation:
     for key in await store.encrypted_rows.registered():
         if key.key_id not in used and key.key_id != store.keys.primary:
             await store.encrypted_rows.unregister(key.key_id)
+    if done.resealed:
+        await store.operations.audit(actor, "rotate_keys", {"key": store.keys.primary, "rows": done.resealed})
     done.removable = [key_id for key_id in store.keys.key_ids[1:] if key_id not in used]
     return done
 

@@ -7,7 +7,6 @@ processes, so an event gets its receipts even if the consumer's code runs elsewh
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
 from oncehook.config.configuration import consumer_retry
@@ -85,6 +84,8 @@ class Consumers:
 
     def _check_source(self, name: str, source: str) -> None:
         if source not in self.sources:
+            from difflib import get_close_matches  # only needed for an error
+
             closest = get_close_matches(source, self.sources, 1)
             known = ", ".join(sorted(self.sources)) or "none"
             hint = f"did you mean {closest[0]}?" if closest else f"the sources are {known}"
