@@ -51,6 +51,29 @@ async def created(event):
 async def fail_with_the_text_of_the_sender(event, tx):
     raise Fail(str(event["data.object.error"]))
 """
+TEAM_HANDLERS = """
+from oncehook import Fail, Inbox, RetryLater
+
+inbox = Inbox()
+
+
+@inbox.on("stripe", "invoice.paid")
+async def paid(event): ...
+
+
+@inbox.on("stripe", "invoice.*", consumer="analytics")
+async def track(event):
+    if event.attempt == 1:
+        raise RetryLater("the warehouse is busy", after=600)
+
+
+@inbox.on("stripe", "invoice.paid", consumer="ledger")
+async def book(event):
+    if not event.replays:
+        raise Fail(f"no account for {event.object_id}")
+"""
+"""Handlers of three consumers: `main` succeeds, `analytics` has to retry, and `ledger` fails until it is replayed."""
+
 CONFIGURATION = """
 database = "{database}"
 log_level = "error"
@@ -81,12 +104,12 @@ token = "{token}"
 class Service:
     """`oncehook serve` with handlers, and a client that sends to it."""
 
-    def __init__(self, folder: Path, database: str) -> None:
+    def __init__(self, folder: Path, database: str, handlers: str = HANDLERS) -> None:
         self.database = database
         config = folder / "oncehook.toml"
         hashes = {"password": hash_password(PASSWORD, cost=4), "token": hash_token("token-of-ci")}
         config.write_text(CONFIGURATION.format(database=database, **hashes))
-        (folder / "watched.py").write_text(HANDLERS)
+        (folder / "watched.py").write_text(handlers)
         self.process = Process(config, cwd=folder, app="watched:inbox")
         self.address = f"http://127.0.0.1:{self.process.port}"
         self.client = httpx.Client(base_url=self.address, timeout=30)
@@ -141,14 +164,22 @@ def sqlite_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     yield from _started(request, tmp_path_factory, "sqlite")
 
 
-def _started(request: pytest.FixtureRequest, folders: pytest.TempPathFactory, kind: str) -> Iterator[Service]:
+@pytest.fixture(scope="package")
+def team_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with three consumers."""
+    yield from _started(request, tmp_path_factory, "sqlite", TEAM_HANDLERS)
+
+
+def _started(
+    request: pytest.FixtureRequest, folders: pytest.TempPathFactory, kind: str, handlers: str = HANDLERS
+) -> Iterator[Service]:
     folder = folders.mktemp("service")
     if kind == "sqlite":
         database = sqlite_file(folder / "inbox.db")
     else:
         server: Postgres = request.getfixturevalue("postgres")
         database = server.database(migrated=True)
-    service = Service(folder, database)
+    service = Service(folder, database, handlers)
     try:
         yield service
     finally:

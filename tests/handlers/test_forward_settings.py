@@ -99,3 +99,29 @@ def test_serve_announces_where_events_are_forwarded(tmp_path: Path, capsys: pyte
     assert "GitHub   → https://example.com, unsigned" in output
     assert "Stripe   → https://example.com\n" in output
     assert HIDDEN not in output
+
+
+@pytest.mark.anyio
+async def test_serve_announces_the_consumers_with_their_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inbox = Inbox(f"sqlite:///{tmp_path}/a.db", worker=True)
+    inbox.source("stripe", secrets=["x"])
+    inbox.source("github", secrets=["x"])
+    inbox.consumer("analytics", sources=["stripe", "github"], forward=f"https://example.com/{HIDDEN}")
+    inbox.on("stripe", "*", consumer="ledger")(lambda event: None)
+    async with inbox.lifespan():
+        with listen("127.0.0.1", 0) as listener:
+            announce(inbox._runtime, listener)
+    lines = capsys.readouterr().out.splitlines()
+    assert "  consumer analytics   github, stripe   → https://example.com, unsigned" in lines
+    assert "  consumer ledger      stripe" in lines
+    assert not [line for line in lines if "no handler in this process" in line or HIDDEN in line]
+
+
+def test_serve_announces_no_consumers_if_there_is_only_main(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inbox = Inbox(f"sqlite:///{tmp_path}/a.db")
+    inbox.source("stripe", secrets=["x"])
+    with listen("127.0.0.1", 0) as listener:
+        announce(inbox._runtime, listener)
+    assert "consumer" not in capsys.readouterr().out

@@ -44,8 +44,8 @@ class Thresholds:
     lag: float | None = setting(
         300.0,
         or_off(positive(duration)),
-        "Alert if the oldest unfinished event of a source, waiting or leased, is older than this. Paused sources do "
-        "not count.",
+        "Alert if the oldest unfinished event of a source, waiting or leased, is older than this. Paused sources "
+        "and consumers do not count.",
     )
     unhandled: int | None = setting(
         0,
@@ -53,7 +53,7 @@ class Thresholds:
         "Alert if more than this many events of a source have had no handler in any process for 10 minutes.",
     )
     paused: float | None = setting(
-        86400.0, or_off(positive(duration)), "Alert if a source has been paused for longer than this."
+        86400.0, or_off(positive(duration)), "Alert if a source or a consumer has been paused for longer than this."
     )
     rejections: int | None = setting(
         100,

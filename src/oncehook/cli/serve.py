@@ -19,11 +19,12 @@ from oncehook.cli.app import app_name, app_option, configured_inbox
 from oncehook.cli.options import config_option, handlers_option, port_option
 from oncehook.cli.processes import run_processes
 from oncehook.cli.shutdown import stop_on_signals
+from oncehook.config.consumer_settings import ConsumerSettings
+from oncehook.config.settings import SourceSettings
 from oncehook.http_client.client import parse_url
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import metrics, signals
-from oncehook.providers.source import Source
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol, close_unfinished
 from oncehook.receiver.protocol_check import choose_protocol
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from oncehook.web.dashboard import Dashboard
 
 RUN_KEY = "ONCEHOOK_RUN_KEY"
+NO_HANDLER = "   ! no handler in this process"
 
 
 @click.command("serve")
@@ -151,10 +153,11 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
 
 
 def announce(runtime: Runtime, listener: socket.socket, token: str | None = None) -> None:
-    """Print the addresses of the sources and of the dashboard."""
+    """Print the addresses of the sources and of the dashboard, and the consumers besides `main`."""
     host, port = listener.getsockname()[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
+    handled = {source for name in runtime.handlers.consumers for source in runtime.handlers.handled_by(name).sources}
     paths = {name: f"{name}/TENANT" if source.needs_tenant else name for name, source in runtime.sources.items()}
     width = max(map(len, paths.values()), default=0)
     for name, source in sorted(runtime.sources.items()):
@@ -162,10 +165,12 @@ def announce(runtime: Runtime, listener: socket.socket, token: str | None = None
         unconfirmed = "   ! unconfirmed signature scheme" if source.provider.support == "unconfirmed" else ""
         waits = "   ! waits for its secret" if source.waits_for_secret else ""
         title = source.provider.title or source.provider_name
-        is_handled = name in runtime.handlers.handled.sources or not runtime.has_worker
-        unhandled = "" if is_handled else "   ! no handler in this process"
-        notes = f"{_forwarding(source)}{unsigned}{unconfirmed}{waits}{unhandled}"
+        is_handled = name in handled or not runtime.has_worker
+        unhandled = "" if is_handled else NO_HANDLER
+        forwarding = _forwarding(source.settings)
+        notes = f"{forwarding}{unsigned}{unconfirmed}{waits}{unhandled}"
         click.echo(f"  {base}/webhooks/{paths[name]:<{width}}   {title}{notes}")
+    _announce_consumers(runtime)
     if not runtime.sources:
         click.echo("  no sources yet: `oncehook init PROVIDER` writes a configuration with one")
     if token is not None:
@@ -173,11 +178,23 @@ def announce(runtime: Runtime, listener: socket.socket, token: str | None = None
     sys.stdout.flush()
 
 
-def _forwarding(source: Source) -> str:
-    if source.settings.forward is None:
+def _announce_consumers(runtime: Runtime) -> None:
+    """Print each consumer of any process with the sources that it subscribes to."""
+    sources: dict[str, list[str]] = {}
+    for row in runtime.consumers.stored:
+        sources.setdefault(row.name, []).append(row.source)
+    width = max(map(len, sources), default=0)
+    for name, subscribed in sorted(sources.items()):
+        is_here = name in runtime.handlers.consumers or not runtime.has_worker
+        notes = f"{_forwarding(runtime.consumers.settings.get(name))}{'' if is_here else NO_HANDLER}"
+        click.echo(f"  consumer {name:<{width}}   {', '.join(sorted(subscribed))}{notes}")
+
+
+def _forwarding(settings: SourceSettings | ConsumerSettings | None) -> str:
+    if settings is None or settings.forward is None:
         return ""
-    signed = "" if source.settings.forward_secret else ", unsigned"
-    return f"   → {parse_url(source.settings.forward).origin}{signed}"
+    signed = "" if settings.forward_secret else ", unsigned"
+    return f"   → {parse_url(settings.forward).origin}{signed}"
 
 
 class Server(uvicorn.Server):
