@@ -14,15 +14,25 @@ from oncehook.handlers.registration import Registration
 from oncehook.model.receipt import Receipt
 from oncehook.model.values import Duration, positive_duration
 from oncehook.model.values import rate as parse_rate
+from oncehook.operations.backfill import Backfilled, backfill
 from oncehook.operations.pause import pause, resume
 from oncehook.operations.prune import Pruned
 from oncehook.operations.rehearse import Rehearsal
 from oncehook.operations.replay import Replayed, pages, preview, replay, with_horizon
-from oncehook.operations.selection import EventFilter, find_events, find_receipts, is_one_selection, make_filter
+from oncehook.operations.selection import (
+    EventFilter,
+    When,
+    find_events,
+    find_receipts,
+    is_one_selection,
+    make_filter,
+    parse_when,
+)
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.source import Source
 from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
+from oncehook.runtime.backfills import plan_for
 from oncehook.runtime.pruning import prune_all
 from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.store.rows import Selection
@@ -185,6 +195,35 @@ class Inbox(Registration):
         self._runtime.wake_worker()
         return done
 
+    async def backfill(
+        self,
+        consumer: str,
+        *,
+        since: When,
+        source: str | None = None,
+        type: str | None = None,
+        rate: str | None = None,
+        dry_run: bool = False,
+        actor: str | None = None,
+        progress: Callable[[Backfilled], None] | None = None,
+    ) -> Backfilled:
+        """Give a consumer the events that arrived before it subscribed, as `oncehook backfill` does.
+
+        Events whose payload was pruned are left out. The events are treated as if they arrived now: the filters of the
+        source and of the consumer apply. `rate`, such as "500/s", limits how fast they are queued. An event that the
+        consumer has a receipt of is left as it is, so you can call this again after an interruption.
+
+            done = await inbox.backfill("analytics", since="30d")
+        """
+        pace = None if rate is None else parse_rate(rate)
+        async with self._runtime.opened_store() as store:
+            plan = await plan_for(
+                self._runtime, store, consumer, since=parse_when(since), source=source, type=type, dry_run=dry_run
+            )
+            done = await backfill(store, plan, actor=actor, rate=pace, dry_run=dry_run, progress=progress)
+        self._runtime.wake_worker()
+        return done
+
     async def rehearse(
         self, *receipts: int | str, handled_by: str | None = None, **filters: Unpack[EventFilter]
     ) -> list[Rehearsal]:
@@ -203,25 +242,37 @@ class Inbox(Registration):
             ]
 
     async def pause(
-        self, source: str, *, duration: Duration | None = None, reason: str | None = None, actor: str | None = None
+        self,
+        source: str = "",
+        *,
+        consumer: str = "",
+        duration: Duration | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
     ) -> bool:
         """Pause a source: its events are accepted, and no process runs their handlers until the source is resumed.
 
-        The pause survives restarts. With `duration`, such as "30m", it ends by itself. Returns False if the source was
-        already paused.
+        With `consumer` in place of a source, pause a consumer with all its sources; other consumers continue. The pause
+        survives restarts. With `duration`, such as "30m", it ends by itself. Returns False if it was already paused.
         """
         try:
             seconds = None if duration is None else positive_duration(duration)
         except ValueError as error:
             raise ValueError(f"duration={duration!r}: {error}") from None
-        known = self._runtime.sources
+        known = self._runtime.consumers.names if consumer else self._runtime.sources
         async with self._runtime.opened_store() as store:
-            return await pause(store, source, known=known, actor=actor, reason=reason, seconds=seconds)
+            return await pause(
+                store, source, consumer=consumer, known=known, actor=actor, reason=reason, seconds=seconds
+            )
 
-    async def resume(self, source: str, *, actor: str | None = None) -> bool:
-        """End the pause of a source, so that workers handle its events. Returns False if it was not paused."""
+    async def resume(self, source: str = "", *, consumer: str = "", actor: str | None = None) -> bool:
+        """End the pause of a source or a consumer, so that workers handle its events.
+
+        Returns False if it was not paused.
+        """
+        known = self._runtime.consumers.names if consumer else self._runtime.sources
         async with self._runtime.opened_store() as store:
-            changed = await resume(store, source, known=self._runtime.sources, actor=actor)
+            changed = await resume(store, source, consumer=consumer, known=known, actor=actor)
         self._runtime.wake_worker()
         return changed
 

@@ -1,12 +1,16 @@
 """`oncehook doctor`: one finding per line, with a level, and its exit code."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from oncehook import Inbox
 from oncehook.cli import doctor
+from oncehook.model.claim import ConsumerClaim
 from tests.support.command_line import Run
-from tests.support.events import Rows
+from tests.support.events import Rows, make_claim
+from tests.support.work import claim_and_settle
 
 sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
@@ -48,6 +52,27 @@ def test_a_source_that_accepts_unsigned_deliveries_is_a_note(run: Run, hooks: Pa
 def test_an_app_without_a_handler_for_a_source_is_a_note(run: Run, config: Path, filled: list[int]) -> None:
     (message,) = [message for message in levels(run) if message.startswith("source stripe: this app has no handler")]
     assert message.endswith("no running process has one, so its events wait")
+
+
+def test_a_consumer_with_waiting_events_and_no_process_is_wrong(
+    run: Run, hooks: Path, make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    claim_and_settle(make_inbox, make_claim("evt_1", copies=(ConsumerClaim("ledger"), ConsumerClaim("search"))))
+    rows(
+        "INSERT INTO webhook_consumers (name, source, patterns, settings, revision, seen_at) "
+        "VALUES ('ledger', 'stripe', '[\"*\"]', '{}', 1, '2026-11-15T03:00:00.000000Z')"
+    )
+    messages = [line["message"] for line in run("doctor", "--json").lines if line["level"] == "wrong"]
+    assert messages == [
+        "consumer ledger: 1 event waits, and no running process has had its handlers since 2026-11-15T03:00:00. Start "
+        "a process with its handlers, or end its receipts with `oncehook consumers remove ledger`",
+        "consumer search: 1 event waits, and it is not registered. Start a process with its handlers, or end its "
+        "receipts with `oncehook consumers remove search`",
+    ]
+    assert run("pause", "--consumer", "search").code == 0, "the events of a paused consumer wait on purpose"
+    now = rows("UPDATE webhook_consumers SET seen_at = registered_at RETURNING name")
+    assert now == [("ledger",)], "a process may just be restarting"
+    assert not [line for line in run("doctor", "--json").lines if "consumer" in line["message"]]
 
 
 @sqlite

@@ -20,8 +20,11 @@ def test_every_state_can_be_reached_from_a_new_receipt() -> None:
     assert reached == set(State)
 
 
-def test_only_a_replay_changes_a_finished_receipt() -> None:
-    assert {state: TRANSITIONS[state] for state in FINISHED} == dict.fromkeys(FINISHED, frozenset({State.RECEIVED}))
+def test_only_a_replay_changes_a_finished_receipt_or_the_removal_of_its_consumer_a_dead_letter() -> None:
+    following = dict.fromkeys(FINISHED, frozenset({State.RECEIVED})) | {
+        State.FAILED: frozenset({State.RECEIVED, State.IGNORED})
+    }
+    assert {state: TRANSITIONS[state] for state in FINISHED} == following
 
 
 def test_only_a_leased_receipt_becomes_processed() -> None:

@@ -78,3 +78,12 @@ def test_message_about_a_value_that_is_not_allowed_has_the_closest_one() -> None
     message = not_allowed("status", "procesed", ["processed", "failed", ""])
     assert message == "status is 'procesed': did you mean processed? the allowed values are failed, processed"
     assert "did you mean" not in not_allowed("status", "x", ["processed"])
+
+
+@pytest.mark.parametrize("text", ["50/s", "1/s", "100/m", "3/h", "7201/h"])
+def test_rate_is_formatted_as_it_is_written(text: str) -> None:
+    assert values.as_rate(values.rate(text)) == text
+
+
+def test_rate_that_is_no_whole_number_is_per_hour() -> None:
+    assert values.as_rate(values.rate("0.5/h")) == "0.5/h"

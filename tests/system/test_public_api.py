@@ -40,8 +40,8 @@ pytestmark = pytest.mark.anyio
 PUBLIC = ("oncehook.testing", "oncehook.email", "oncehook.integrations")
 
 INBOX = {
-    "canonical", "dashboard", "effect", "email", "events", "lifespan", "metrics", "on", "pause", "prune", "ready",
-    "rehearse", "replay", "resume", "source", "start", "stop", "subscribe",
+    "backfill", "canonical", "consumer", "dashboard", "effect", "email", "events", "lifespan", "metrics", "on", "pause",
+    "prune", "ready", "rehearse", "replay", "resume", "source", "start", "stop", "subscribe",
 }  # fmt: skip
 
 NAMES = {
@@ -60,7 +60,7 @@ def test_names_of_the_package_are_pinned() -> None:
 
 def test_names_of_an_inbox_are_pinned() -> None:
     shown = {name for name in [*dir(Inbox), *vars(Inbox("sqlite:///inbox.db", worker=False))] if name[0] != "_"}
-    assert shown == INBOX and len(shown) <= 18
+    assert shown == INBOX and len(shown) <= 20
 
 
 def test_names_of_public_packages_are_pinned() -> None:
@@ -285,7 +285,7 @@ async def test_prune_counts_and_removes(worked: Inbox) -> None:
 
 async def test_metrics_of_the_inbox_are_those_of_the_service(worked: Inbox) -> None:
     async with worked.lifespan():
-        assert b'oncehook_receipts{source="stripe",state="failed"} 1.0' in await worked.metrics()
+        assert b'oncehook_receipts{consumer="main",source="stripe",state="failed"} 1.0' in await worked.metrics()
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ async def test_metrics_of_the_inbox_are_those_of_the_service(worked: Inbox) -> N
         (lambda inbox: inbox.rehearse(status=None, handled_by=None), "pass either receipts or a filter"),
         (
             lambda inbox: inbox.replay(sorce="stripe"),
-            "there is no filter 'sorce'; the filters are source, type, object",
+            "there is no filter 'sorce'; the filters are source, tenant, consumer, type",
         ),
         (lambda inbox: inbox.replay("evt_1", sorce="stripe"), "there is no filter 'sorce'"),
         (lambda inbox: inbox.rehearse(states="failed"), "there is no filter 'states'"),

@@ -2,7 +2,7 @@
 
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from oncehook.config.secret import resolve
 from oncehook.handlers.roster import IGNORE_SECONDS
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.values import as_duration
+from oncehook.operations.consumers import ConsumerSummary, idle_consumers
 from oncehook.operations.doctor import examine
 from oncehook.operations.keys import check_keys
 from oncehook.operations.rotation import removed_secret
@@ -93,8 +94,11 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
             async for finding in _keys(runtime, store):
                 yield finding
             await runtime.managed_sources.load(store)
-            async for finding in _handlers(runtime, store):
+            idle = await idle_consumers(store)
+            async for finding in _handlers(runtime, store, {state.name for state in idle}):
                 yield finding
+            for state in idle:
+                yield "wrong", _idle_consumer(state)
             removed = [finding async for finding in _removed_secrets(runtime, store)]
             for finding in removed:
                 yield finding
@@ -121,14 +125,30 @@ async def _keys(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
         yield "wrong", str(error)
 
 
-async def _handlers(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
-    """Sources that this app has no handler for, and events that no running process has a handler for."""
+def _idle_consumer(state: ConsumerSummary) -> str:
+    events = "1 event waits" if state.waiting == 1 else f"{state.waiting:,} events wait"
+    process = "it is not registered"
+    if state.seen_at is not None:
+        process = f"no running process has had its handlers since {state.seen_at[:19]}"
+    return (
+        f"consumer {state.name}: {events}, and {process}. Start a process with its handlers, or end its receipts with "
+        f"`oncehook consumers remove {state.name}`"
+    )
+
+
+async def _handlers(runtime: Runtime, store: Store, idle: Collection[str]) -> AsyncIterator[Finding]:
+    """Sources that this app has no handler for, and events that no running process has a handler for.
+
+    The events of `idle` consumers are reported by consumer.
+    """
     elsewhere = {row.source for row in await store.roster.live_handlers()}
     for name in sorted(runtime.sources.keys() - runtime.handlers.handled.sources):
         where = "another process has one" if name in elsewhere else "no running process has one, so its events wait"
         yield "note", f"source {name}: this app has no handler, forward or email projection for it; {where}"
     for row in await store.roster.unhandled():
         events = "1 event has" if row.number == 1 else f"{row.number:,} events have"
+        if row.consumer in idle:
+            continue
         name = row.source
         source = runtime.sources.get(name)
         if source is not None and source.settings.unhandled == "ignore":

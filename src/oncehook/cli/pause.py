@@ -1,4 +1,4 @@
-"""`oncehook pause`: stop handling the events of a source. The code is shared with `oncehook resume`."""
+"""`oncehook pause`: stop handling the events of a source or a consumer. The code is shared with `oncehook resume`."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,9 +12,12 @@ from oncehook.model.rows import Pause
 from oncehook.model.values import positive_duration
 from oncehook.operations.pause import pause
 
+consumer_option = click.option("--consumer", metavar="NAME", help="The consumer, in place of a source.")
+
 
 @click.command("pause")
-@click.argument("source")
+@click.argument("source", required=False)
+@consumer_option
 @click.option(
     "--for",
     "seconds",
@@ -28,41 +31,62 @@ from oncehook.operations.pause import pause
 @app_option
 @json_option
 def command(
-    source: str, seconds: float | None, reason: str | None, actor: str | None, config: str | None, as_json: bool
+    source: str | None,
+    consumer: str | None,
+    seconds: float | None,
+    reason: str | None,
+    actor: str | None,
+    config: str | None,
+    as_json: bool,
 ) -> None:
-    """Pause a source: its events are accepted but not handled, in every process, until you resume it. Exits 1 if it is
-    already paused.
+    """Pause a source or a consumer: its events are accepted but not handled, in every process, until you resume it.
+    Exits 1 if it is already paused.
 
     The pause survives restarts. Running handlers finish; workers release receipts that they have not started. A source
-    with mode = "inline" answers 503 with Retry-After. Effects that are already recorded still run.
+    with mode = "inline" answers 503 with Retry-After. Effects that are already recorded still run. Other consumers
+    continue while one is paused.
 
     \b
     oncehook pause stripe
     oncehook pause stripe --for 2h --reason "database migration"
+    oncehook pause --consumer analytics
     oncehook resume stripe
     """
-    change(source, config, as_json, partial(pause, actor=actor, reason=reason, seconds=seconds), paused=True)
+    act = partial(pause, actor=actor, reason=reason, seconds=seconds)
+    change(source or "", consumer or "", config, act, as_json=as_json, paused=True)
 
 
 def change(
-    source: str, config: str | None, as_json: bool, act: Callable[..., Awaitable[bool]], *, paused: bool
+    source: str,
+    consumer: str,
+    config: str | None,
+    act: Callable[..., Awaitable[bool]],
+    *,
+    as_json: bool,
+    paused: bool,
 ) -> None:
-    """Pause or resume a source, and print the result."""
-    configuration, _ = configured(config)
+    """Pause or resume a source or a consumer, and print the result."""
+    if bool(source) == bool(consumer):
+        raise click.UsageError("pass either a source or --consumer NAME")
+    configuration, inbox = configured(config)
+    consumers = configuration.consumers if inbox is None else inbox._runtime.consumers.names
+    known = consumers if consumer else configuration.sources
 
     async def work() -> tuple[bool, Pause | None]:
         async with opened(configuration) as store:
-            changed = await act(store, source, known=configuration.sources)
-            return changed, next((row for row in await store.pauses.active() if row.source == source), None)
+            changed = await act(store, source, consumer=consumer, known=known)
+            active = await store.pauses.active()
+            return changed, next((row for row in active if (row.source, row.consumer) == (source, consumer)), None)
 
     (changed, row), verb = run(work()), "paused" if paused else "resumed"
+    name = printable(source or consumer)
     if as_json:
-        until = row.ends_at if row else None
-        print_json({"source": source, "paused": paused, "changed": changed, "ends_at": until})
+        named = {"consumer": consumer} if consumer else {"source": source}
+        print_json({**named, "paused": paused, "changed": changed, "ends_at": row.ends_at if row else None})
     elif changed:
-        click.echo(f"{printable(source)} is {verb}{pause_text(row.ends_at, row.reason) if row else ''}")
+        click.echo(f"{name} is {verb}{pause_text(row.ends_at, row.reason) if row else ''}")
     else:
-        click.echo(f"{printable(source)} {'is already paused' if paused else 'is not paused'}", err=True)
+        click.echo(f"{name} {'is already paused' if paused else 'is not paused'}", err=True)
     sys.exit(0 if changed else 1)
 
 

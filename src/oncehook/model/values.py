@@ -87,6 +87,15 @@ def rate(value: Any) -> float:
     return float(match[1]) / _DURATION[match[2]]
 
 
+def as_rate(per_second: float) -> str:
+    """Format a number per second as a rate such as `50/s`, `100/m` or `3/h`."""
+    for unit in ("s", "m", "h"):
+        number = round(per_second * _DURATION[unit], 6)
+        if number >= 1 and number == int(number):
+            return f"{int(number)}/{unit}"
+    return f"{round(per_second * _DURATION['h'], 6):g}/h"
+
+
 LONGEST = 366 * 86400.0
 """The longest pause of a source and the longest wait of a command, in seconds."""
 

@@ -4,9 +4,10 @@
 bytes as id. So no event is lost when a provider changes its format.
 """
 
+import contextlib
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -177,6 +178,13 @@ class ClaimReader:
             self._reject_challenge(form[field].encode("utf-8", "surrogatepass"))
         return read_xml(form[field]) if self.provider.form_holds == "xml" else parse(form[field].encode())
 
+    def parse_stored(self, body: bytes, headers: Mapping[str, str]) -> Any:
+        """Parse the stored payload of an event again. Returns None if it cannot be read."""
+        for read in (self._parse, lambda delivery: parse(delivery.body)):  # an element of a batch is JSON
+            with contextlib.suppress(NotReadable, TooDeep, Rejected):
+                return read(Delivery.of(body, headers))
+        return None
+
     def _splits(self, body: bytes) -> bool:
         try:
             return self.split is not None and bool(split(body, self.split))
@@ -238,11 +246,11 @@ class ClaimReader:
             error = f"the event has no usable {missing} where the definition of {self.provider_name} expects it"
             return self._unusable(body, content, headers, error, type_=type_, keys=keys)
         object_id = index_text(self.find_object(parsed, delivery.headers)) if self.find_object else None
-        reason = None if self.takes_all else self._filter_reason(parsed, type_, object_id)
+        reason = None if self.takes_all else self.filter_reason(parsed, type_, object_id)
         serial_key = index_text(self.find_serial(parsed, delivery.headers)) if self.find_serial else None
         copies: tuple[ConsumerClaim, ...] = ()
         if self.subscribers.subscriptions and reason is None:
-            copies = self.subscribers.copies(type_, parsed, self._facts(type_, object_id), serial_key)
+            copies = self.subscribers.copies(type_, parsed, self.facts(type_, object_id), serial_key)
         return Claim(
             source=self.source,
             tenant=self.tenant,
@@ -327,15 +335,15 @@ class ClaimReader:
             stored = [(name, content_type if name == b"content-type" else value) for name, value in stored]
         return headers_json(tuple(stored))
 
-    def _filter_reason(self, parsed: Any, type_: str, object_id: str | None) -> str | None:
+    def filter_reason(self, parsed: Any, type_: str, object_id: str | None) -> str | None:
         """Why the source's `types` or `where` leave an event out, or None if they do not."""
         if not self.accepts_type(type_):
             return f"the type {type_} is not in sources.{self.source}.types"
         if self.where is None:
             return None
-        return self.where.reason(parsed, self._facts(type_, object_id))
+        return self.where.reason(parsed, self.facts(type_, object_id))
 
-    def _facts(self, type_: str, object_id: str | None) -> Facts:
+    def facts(self, type_: str, object_id: str | None) -> Facts:
         """The facts of an event that a filter can name."""
         return {"type": type_, "object_id": object_id, "source": self.source, "tenant": self.tenant}
 

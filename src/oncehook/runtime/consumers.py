@@ -56,6 +56,11 @@ class Consumers:
             defaults["retry"] = with_fields(Retry(), retry, f"{where}.retry")
         self.handlers.set_consumer_defaults(name, **defaults)
 
+    @property
+    def names(self) -> set[str]:
+        """The consumers of the configuration and of the code."""
+        return {*self.settings, *self.handlers.consumers}
+
     def subscribes(self, name: str, source: str) -> bool:
         """Whether the settings of a consumer allow a source."""
         settings = self.settings.get(name)
@@ -107,6 +112,28 @@ class Consumers:
             if handler.consumer != MAIN:
                 own.setdefault((handler.consumer, handler.source), []).append(handler.pattern)
         return own
+
+    def own_subscriptions(self, name: str) -> dict[str, StoredConsumer]:
+        """Return the subscriptions of a consumer of this process by source, as it would register them."""
+        settings = json.dumps(self._stored(name))
+        return {
+            source: StoredConsumer(
+                name=name,
+                source=source,
+                patterns=json.dumps(patterns),
+                settings=settings,
+                revision=0,
+                registered_at="",
+                seen_at="",
+            )
+            for (consumer, source), patterns in self.patterns.items()
+            if consumer == name
+        }
+
+    async def register_at(self, store: Store, name: str) -> None:
+        """Register one consumer of this process, for a command that has its own store."""
+        own = {key: patterns for key, patterns in self.patterns.items() if key[0] == name}
+        await store.consumers.register(own, {name: self._stored(name)})
 
     async def register(self) -> None:
         """Register the consumers of this process, and apply them to the next events."""

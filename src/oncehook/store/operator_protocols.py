@@ -25,7 +25,17 @@ from oncehook.model.rows import (
     TenantCounts,
 )
 from oncehook.model.statistics import DeadLetters, DuplicateCount, Lag, Rate, ReceiptCount, SourceTotals
-from oncehook.store.rows import Cutoffs, PruneCursor, ReceiptPosition, ResealedPage, Selection
+from oncehook.store.rows import (
+    BackfillEvent,
+    BackfillPayload,
+    BackfillRange,
+    BackfillRow,
+    Cutoffs,
+    PruneCursor,
+    ReceiptPosition,
+    ResealedPage,
+    Selection,
+)
 
 T = TypeVar("T")
 
@@ -57,6 +67,25 @@ class Pruning(Protocol):
 
     async def free_space(self) -> bool:
         """Return some free space to the file system. Returns whether more can be freed."""
+
+
+class BackfillStore(Protocol):
+    """Receipts of a consumer for events that arrived before it subscribed."""
+
+    async def page(self, range_: BackfillRange, after: PruneCursor, limit: int) -> list[BackfillEvent]:
+        """Return the next events that the consumer has no receipt of and whose payload is kept, oldest first."""
+
+    async def count(self, range_: BackfillRange) -> int:
+        """Count these events."""
+
+    async def payloads(self, receipts: Sequence[int]) -> list[BackfillPayload]:
+        """Return the payloads of these receipts of `main`, as they are stored."""
+
+    async def insert(self, consumer: str, rows: Sequence[BackfillRow]) -> dict[int, str] | None:
+        """Write the receipts, unless the consumer has one of the event or its payload was pruned.
+
+        Returns the statuses of the written receipts by the receipts of `main`, or None if the consumer was removed.
+        """
 
 
 class ReceiptStore(Protocol):

@@ -313,7 +313,20 @@ class ConsumerStore(Protocol):
         """Register the consumers of a process. Returns whether a subscription changed.
 
         `patterns` has the type patterns of each (consumer, source), `settings` the settings of each consumer. Patterns
-        are added to those of other processes, settings replace earlier ones.
+        are added to those of other processes, settings replace earlier ones. A consumer whose setting `paused` appeared
+        is paused, and one whose setting is gone is resumed.
+        """
+
+    async def open_receipts(self, name: str, most: int) -> dict[str, int]:
+        """Count the unfinished receipts and dead letters of a consumer by status, up to `most` of each."""
+
+    async def remove(self, name: str, actor: str) -> list[str]:
+        """Remove the subscriptions, handlers, rate and pause of a consumer. Returns the sources that it had."""
+
+    async def end_receipts(self, name: str, reason: str, size: int) -> int:
+        """Ignore up to `size` unfinished receipts and dead letters of a consumer. Returns how many.
+
+        Their running handlers lose the lease and are rolled back. Receipts that are settled at this moment are skipped.
         """
 
 

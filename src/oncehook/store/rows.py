@@ -29,6 +29,48 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class BackfillRange:
+    """The events of a backfill: those of these sources that a consumer has no receipt of."""
+
+    consumer: str
+    sources: tuple[str, ...]
+    since: datetime
+    until: datetime
+    type: str | None = None  # a pattern with * and ?, or a dotted prefix
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillEvent:
+    """An event that a consumer has no receipt of. `receipt` is that of `main`."""
+
+    receipt: int
+    source: str
+    tenant: str
+    event_id: str
+    type: str
+    object_id: str | None
+    received_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPayload:
+    """The stored payload of an event, encrypted if its source is."""
+
+    receipt: int
+    body: bytes
+    headers: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRow:
+    """A receipt that a backfill writes for an event, which is named by the receipt of `main`."""
+
+    receipt: int
+    status: str
+    last_error: str | None  # why the consumer ignores it
+
+
+@dataclass(frozen=True, slots=True)
 class EffectTarget:
     """Effects that a relay can run: a kind, a target (None: all targets), and the seconds of a lease."""
 

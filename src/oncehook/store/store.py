@@ -6,6 +6,7 @@ from oncehook.config.settings import Settings
 from oncehook.model.event import MAIN
 from oncehook.store import queries
 from oncehook.store.alerts import SqlAlertStore
+from oncehook.store.backfill import SqlBackfillStore
 from oncehook.store.consumers import SqlConsumerStore
 from oncehook.store.database import Database
 from oncehook.store.directory import SqlDirectoryStore
@@ -16,6 +17,7 @@ from oncehook.store.encryption import Encryption
 from oncehook.store.operations import SqlOperationStore
 from oncehook.store.operator_protocols import (
     AlertStore,
+    BackfillStore,
     EncryptedRowStore,
     OperationStore,
     ReceiptStore,
@@ -59,6 +61,7 @@ class Store:
         self.leases: LeaseStore = database.leases(pauses, encryption)
         self.receipts: ReceiptStore = SqlReceiptStore(executor, encryption)
         self.effects: EffectStore = SqlEffectStore(executor, encryption)
+        self.backfill: BackfillStore = SqlBackfillStore(executor)
         self.retention: RetentionStore = database.retention
         self.operations: OperationStore = SqlOperationStore(executor, encryption)
         self.stats: StatStore = SqlStatStore(executor, encryption)

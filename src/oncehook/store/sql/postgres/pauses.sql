@@ -10,6 +10,10 @@ RETURNING source, consumer
 DELETE FROM webhook_pauses WHERE source = :source AND consumer = :consumer
 RETURNING source, consumer
 
+-- name: resume_by_actor
+DELETE FROM webhook_pauses WHERE source = :source AND consumer = :consumer AND actor = :actor
+RETURNING source, consumer
+
 -- name: pauses
 SELECT source, consumer, paused_at, actor, reason, ends_at FROM webhook_pauses
 WHERE ends_at IS NULL OR ends_at > now()

@@ -1,0 +1,115 @@
+"""Consumers in the database: the setting `paused`, and their removal."""
+
+import json
+
+import pytest
+
+from oncehook.model.claim import ConsumerClaim
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
+from oncehook.store.consumers import FROM_SETTINGS
+from oncehook.store.store import Store
+from tests.support.ages import set_status
+from tests.support.events import Rows
+from tests.support.work import claim
+
+pytestmark = pytest.mark.anyio
+
+KEY = ("ledger", "stripe")
+STATES = "SELECT consumer, status, last_error FROM webhook_receipts ORDER BY event_id, consumer"
+
+
+async def register(store: Store, *, paused: bool) -> None:
+    await store.consumers.register({KEY: ["*"]}, {"ledger": {"paused": True} if paused else {}})
+
+
+async def paused_by(store: Store) -> list[str]:
+    return [row.actor for row in await store.pauses.active() if row.consumer == "ledger"]
+
+
+async def test_consumer_is_paused_when_the_setting_appears_and_resumed_when_it_is_gone(
+    store: Store, rows: Rows
+) -> None:
+    await register(store, paused=True)
+    assert await paused_by(store) == [FROM_SETTINGS]
+    await register(store, paused=False)
+    assert await paused_by(store) == []
+    audited = rows("SELECT actor, action, detail FROM webhook_audit ORDER BY id")
+    assert [(actor, action, json.loads(detail)) for actor, action, detail in audited] == [
+        (FROM_SETTINGS, "pause", {"consumer": "ledger"}),
+        (FROM_SETTINGS, "resume", {"consumer": "ledger"}),
+    ]
+
+
+async def test_consumer_that_a_person_resumed_stays_resumed_while_the_setting_stays(store: Store) -> None:
+    await register(store, paused=True)
+    assert await store.pauses.resume("", "ann", consumer="ledger")
+    await register(store, paused=True)
+    await store.consumers.register({KEY: ["*", "invoice.*"]}, {"ledger": {"paused": True}})
+    assert await paused_by(store) == []
+
+
+async def test_pause_of_a_person_is_not_ended_by_the_setting(store: Store) -> None:
+    await register(store, paused=False)
+    await store.pauses.pause("", "ann", consumer="ledger")
+    await register(store, paused=True)
+    await register(store, paused=False)
+    assert await paused_by(store) == ["ann"]
+
+
+async def test_removal_deletes_the_subscription_handlers_rate_and_pause(store: Store, rows: Rows) -> None:
+    await register(store, paused=True)
+    await store.consumers.register({("search", "stripe"): ["*"]}, {})
+    rows(
+        "INSERT INTO webhook_handlers (worker, consumer, source, pattern, matcher, is_projection) "
+        "VALUES ('w', 'ledger', 'stripe', '*', '*', false), ('w', 'search', 'stripe', '*', '*', false)"
+    )
+    for name in ("ledger", "search"):
+        await store.rates.take(name, 1, 1.0, 1.0)
+    before = await store.directory.revision()
+    assert await store.consumers.remove("ledger", "ann") == ["stripe"]
+    assert await store.directory.revision() > before
+    assert [row.name for row in await store.consumers.all()] == ["search"]
+    assert rows("SELECT consumer FROM webhook_handlers") == rows("SELECT consumer FROM webhook_rates") == [("search",)]
+    assert await paused_by(store) == []
+    actor, action, detail = rows("SELECT actor, action, detail FROM webhook_audit ORDER BY id DESC LIMIT 1")[0]
+    assert (actor, action, json.loads(detail)) == (
+        "ann",
+        "remove_consumer",
+        {"consumer": "ledger", "sources": ["stripe"]},
+    )
+
+
+@pytest.mark.parametrize("status", list(State))
+@pytest.mark.parametrize("serial_key", [None, "in_7"])
+async def test_receipts_of_the_consumer_that_are_not_finished_become_ignored(
+    store: Store, database: str, rows: Rows, status: State, serial_key: str | None
+) -> None:
+    await claim(store, "evt_1", copies=(ConsumerClaim("ledger", serial_key=serial_key), ConsumerClaim("search")))
+    set_status(database, "evt_1", "ledger", status.value)
+    is_open = status not in (State.PROCESSED, State.IGNORED)
+    assert await store.consumers.open_receipts("ledger", 10) == ({status.value: 1} if is_open else {})
+    assert await store.consumers.end_receipts("ledger", "it was removed", 10) == is_open
+    ended = ("ledger", "ignored", "it was removed") if is_open else ("ledger", status.value, None)
+    assert [tuple(row) for row in rows(STATES)] == [ended, ("main", "received", None), ("search", "received", None)]
+    assert await store.consumers.open_receipts("ledger", 10) == {}
+
+
+async def test_unhandled_receipts_and_old_errors_are_ended_in_batches(store: Store, rows: Rows) -> None:
+    await claim(store, *(f"evt_{n}" for n in range(5)), copies=(ConsumerClaim("ledger"),))
+    rows("UPDATE webhook_receipts SET status = 'retrying', last_error = 'KeyError', unhandled_at = received_at")
+    batches = [await store.consumers.end_receipts("ledger", "it was removed", 2) for _ in range(4)]
+    assert batches == [2, 2, 1, 0]
+    reasons = rows("SELECT DISTINCT last_error FROM webhook_receipts WHERE consumer = 'ledger'")
+    assert reasons == [("it was removed; the last error was: KeyError",)]
+    assert rows("SELECT count(*) FROM webhook_receipts WHERE status = 'retrying'") == [(5,)]
+
+
+async def test_worker_of_an_ended_receipt_loses_its_lease(store: Store, rows: Rows) -> None:
+    await claim(store, "evt_1", copies=(ConsumerClaim("ledger"),))
+    leases = store.leases_of("ledger")
+    (leased,) = await leases.take(10, 30, "worker-1")
+    assert await store.consumers.end_receipts("ledger", "it was removed", 10) == 1
+    settled = Settled(leased.receipt, leased.lease, status=State.PROCESSED, outcome="processed")
+    assert await leases.settle([settled]) == set()
+    assert rows("SELECT status FROM webhook_receipts WHERE consumer = 'ledger'") == [("ignored",)]
