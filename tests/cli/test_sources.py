@@ -68,7 +68,7 @@ def test_secret_is_read_from_references_and_standard_input(
         (("rotate", "acme", "--finish", "--grace", "1h"), 2, "without --secret and --grace"),
         (("rotate", "acme", "--secret", "x", "--grace", "soon"), 2, "soon"),
         (("rotate", "acme", "--secret", "x"), 2, "there is no managed source acme"),
-        (("remove", "acme"), 2, "there is no managed source acme: there is none yet"),
+        (("remove", "acme"), 2, "there is no managed source acme: there are no managed sources"),
         (("remove", "stripe"), 2, "change it there"),
     ],
 )

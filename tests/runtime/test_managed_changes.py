@@ -9,7 +9,7 @@ import pytest
 from oncehook import Event, Inbox
 from oncehook.config.managed_secrets import open_secrets, source_context
 from oncehook.model.errors import ConfigurationError
-from oncehook.runtime.managed_changes import SourceChanges, later, nearest
+from oncehook.runtime.managed_changes import SourceChanges, later
 from tests.support.events import Rows
 from tests.support.managed import FIRST, KEY, SECOND, SIGNING, operator
 
@@ -150,9 +150,3 @@ async def test_two_operators_who_add_the_same_name_get_one_source(
 
 def test_time_is_moved_in_the_same_format() -> None:
     assert later("2026-11-16T23:59:59.500000Z", 0.5) == "2026-11-17T00:00:00.000000Z"
-
-
-def test_hint_names_the_nearest_or_all() -> None:
-    assert nearest("acne", ["acme", "shop"]) == "did you mean acme?"
-    assert nearest("zzz", ["shop", "acme"]) == "there are acme, shop"
-    assert nearest("zzz", []) == "there is none yet"

@@ -149,7 +149,7 @@ def test_commands_and_the_dashboard_show_unhandled_events(
 
 def assert_dashboard_shows_unhandled(base: str, receipt: int) -> None:
     with httpx.Client(base_url=base, verify=False, timeout=30) as client:
-        wait_until(lambda: 'oncehook_unhandled{source="stripe"} 1.0' in client.get("/metrics").text)
+        wait_until(lambda: 'oncehook_unhandled{consumer="main",source="stripe"} 1.0' in client.get("/metrics").text)
         client.headers["authorization"] = "Bearer a-token-of-the-test"
         events = client.get("/api/events?status=unhandled").json()["events"]
         assert [event["event_id"] for event in events] == ["evt_1"]

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -25,6 +24,7 @@ from oncehook.cli.tables import Column, print_table
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter, StoredEntity, StoredNoop
+from oncehook.model.nearest import hint
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import ConsumerReceipt, ReplayEntry, StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
@@ -106,9 +106,8 @@ def _receipt_of(consumers: Sequence[ConsumerReceipt], name: str) -> int:
     """Return the number of a consumer's receipt. Fails if the event has no such consumer."""
     receipts = {row.consumer: row.receipt for row in consumers}
     if name not in receipts:
-        nearest = get_close_matches(name, receipts, 1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(receipts)}"
-        raise click.UsageError(f"the event has no receipt of a consumer {printable(name)}: {hint}")
+        known = hint(name, receipts, "consumers of the event")
+        raise click.UsageError(f"the event has no receipt of a consumer {printable(name)}: {known}")
     return receipts[name]
 
 

@@ -11,6 +11,7 @@ from oncehook.config.consumer_settings import ConsumerSettings
 from oncehook.config.settings import Settings, SourceSettings
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
+from oncehook.model.nearest import nearest
 from oncehook.model.retry import Retry, with_fields
 
 DEFAULT_FILE = "oncehook.toml"
@@ -23,10 +24,8 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
     parsed: dict[str, Any] = {}
     for name, value in values.items():
         if name not in table:
-            from difflib import get_close_matches  # only needed for an error
-
-            closest = get_close_matches(name, table, 1)
-            hint = f"did you mean {where}{closest[0]}?" if closest else f"the settings are {', '.join(table)}"
+            closest = nearest(name, table)
+            hint = f"did you mean {where}{closest}?" if closest else f"the settings are {', '.join(table)}"
             raise ConfigurationError(f"{where}{name} is not a setting: {hint}")
         try:
             parsed[name] = table[name].metadata["parse"](value)

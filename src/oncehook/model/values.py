@@ -7,6 +7,8 @@ from functools import wraps
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from oncehook.model.nearest import nearest
+
 Parse = Callable[[Any], Any]
 Network = IPv4Network | IPv6Network
 
@@ -199,10 +201,8 @@ def with_allowed(message: str, *tables: type) -> str:
 def not_allowed(path: str, value: str, allowed: Sequence[str]) -> str:
     """Return the message about a value that is not allowed, with the allowed values and the closest one."""
     choices = sorted({choice for choice in allowed if choice})
-    from difflib import get_close_matches  # only needed for an error
-
-    closest = get_close_matches(value, choices, 1)
-    hint = f"did you mean {closest[0]}? " if closest else ""
+    closest = nearest(value, choices)
+    hint = f"did you mean {closest}? " if closest else ""
     return f"{path} is {value!r}: {hint}the allowed values are {', '.join(choices)}"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from oncehook.config.keyring import WHERE, KeyMissing
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.nearest import hint
 from oncehook.model.rows import RegisteredKey
 from oncehook.store.encrypted_rows import PARTS
 from oncehook.store.store import Store
@@ -139,9 +140,5 @@ async def _check_used(store: Store, key_id: str) -> None:
     registered = {key.key_id for key in await store.encrypted_rows.registered()}
     used = registered | {use.key_id for use in await store.encrypted_rows.counts()}
     if key_id not in used:
-        from difflib import get_close_matches  # only needed for an error
-
-        missing = sorted(used.difference(store.keys.key_ids))
-        nearest = get_close_matches(key_id, missing, 1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"the missing keys are {', '.join(missing) or 'none'}"
-        raise ConfigurationError(f"no row names the key {key_id}: {hint}")
+        known = hint(key_id, used.difference(store.keys.key_ids), "missing keys")
+        raise ConfigurationError(f"no row names the key {key_id}: {known}")

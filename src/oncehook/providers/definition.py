@@ -15,6 +15,7 @@ import msgspec
 
 from oncehook.config.settings import SourceSettings
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.nearest import nearest
 from oncehook.model.values import duration, not_allowed, size, with_allowed
 from oncehook.providers import families, form, handshake
 from oncehook.providers.expressions import Headers, compile_expression, compile_key
@@ -295,10 +296,8 @@ def built_in_names() -> tuple[str, ...]:
 def built_in(name: str) -> Provider:
     """A provider that comes with Oncehook."""
     if name not in built_in_names():
-        from difflib import get_close_matches  # imported only for this error
-
-        near = get_close_matches(name, built_in_names(), 1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = nearest(name, built_in_names())
+        hint = f"did you mean {near}? " if near else ""
         raise ConfigurationError(
             f"provider {name} is not known: {hint}`oncehook providers` lists all, and [providers.{name}] defines one"
         )

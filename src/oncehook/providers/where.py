@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.nearest import nearest
 from oncehook.providers.conditions import OPERATORS, Condition, make_condition, shown
 from oncehook.providers.contradictions import check
 from oncehook.providers.expressions import look_up
@@ -129,7 +130,7 @@ def _check_path(path: Any, key: str) -> None:
     if not isinstance(path, str) or not 0 < len(path) <= MAX_PATH or not all(path.split(".")):
         raise ConfigurationError(f'{key} is not a path: write the names of fields with dots, such as "data.object.id"')
     if path.startswith("@") and path not in FACTS:
-        closest = _closest(path, FACTS)
+        closest = nearest(path.lower(), FACTS)
         hint = f"did you mean {closest}?" if closest else f"the facts are {', '.join(FACTS)}"
         raise ConfigurationError(f"{key} is not a fact of an event: {hint}")
     if path.startswith(("header:", "token:", "literal:", "key:", "content:", "new:")):
@@ -139,7 +140,7 @@ def _check_path(path: Any, key: str) -> None:
 
 
 def _operator_hint(path: str, value: Any, operator: Any) -> str:
-    closest = _closest(str(operator), OPERATORS)
+    closest = nearest(str(operator).lower(), OPERATORS)
     if closest:
         return f"did you mean {closest}?"
     while isinstance(value, Mapping) and value and not any(name in OPERATORS for name in value):  # TOML: data.id = 5
@@ -147,12 +148,6 @@ def _operator_hint(path: str, value: Any, operator: Any) -> str:
         path = f"{path}.{name}"
     hint = f'the operators are {", ".join(OPERATORS)}. If this is a path, write it in quotes: "{path}"'
     return hint[:MAX_REASON]
-
-
-def _closest(name: str, names: tuple[str, ...]) -> str | None:
-    from difflib import get_close_matches  # only needed for an error
-
-    return next(iter(get_close_matches(name.lower(), names, 1)), None)
 
 
 def _quoted(name: Any) -> str:

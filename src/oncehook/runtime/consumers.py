@@ -15,6 +15,7 @@ from oncehook.handlers.registry import Handlers
 from oncehook.http_client.client import parse_url
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
+from oncehook.model.nearest import hint
 from oncehook.model.patterns import overlap
 from oncehook.model.retry import Retry, with_fields
 from oncehook.model.rows import StoredConsumer
@@ -89,12 +90,8 @@ class Consumers:
 
     def _check_source(self, name: str, source: str) -> None:
         if source not in self.sources:
-            from difflib import get_close_matches  # only needed for an error
-
-            closest = get_close_matches(source, self.sources, 1)
-            known = ", ".join(sorted(self.sources)) or "none"
-            hint = f"did you mean {closest[0]}?" if closest else f"the sources are {known}"
-            raise ConfigurationError(f"consumers.{name}.sources lists {source!r}, which does not exist: {hint}")
+            known = hint(source, self.sources, "sources")
+            raise ConfigurationError(f"consumers.{name}.sources lists {source!r}, which does not exist: {known}")
 
     def _check_handler(self, name: str, settings: ConsumerSettings, source: str, pattern: str, handler: str) -> None:
         if settings.sources is not None and source not in settings.sources:

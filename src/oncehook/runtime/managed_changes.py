@@ -4,9 +4,8 @@ A change reads the row, decides and writes in one transaction, so that two opera
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from oncehook.config.configuration import read_source
@@ -14,6 +13,7 @@ from oncehook.config.keyring import KeyRing, KeyRingError
 from oncehook.config.managed_secrets import ManagedSecrets, check_value, new_secrets, open_secrets, source_context
 from oncehook.config.secret import is_reference, secret_fingerprint
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.nearest import hint
 from oncehook.model.rows import ManagedSource
 from oncehook.model.timestamps import rfc3339
 from oncehook.runtime.managed_sources import PRIVATE, settings_of, split_settings
@@ -115,7 +115,7 @@ class SourceChanges:
         managed = [other.name for other in self.runtime.managed_sources.rows.values() if other.removed_at is None]
         if name in self.runtime.sources and name not in managed:
             raise UnknownName(f"the source {name} is in the configuration or in code: change it there")
-        raise UnknownName(f"there is no managed source {name}: {nearest(name, managed)}")
+        raise UnknownName(f"there is no managed source {name}: {hint(name, managed, 'managed sources')}")
 
     def _changed(
         self, row: ManagedSource, secrets: ManagedSecrets, action: str, detail: Mapping[str, Any]
@@ -164,12 +164,3 @@ def fingerprints(owner: str, secrets: ManagedSecrets, now: str) -> list[str]:
 def later(now: str, seconds: float) -> str:
     """Return the time `seconds` after `now`."""
     return rfc3339(datetime.fromisoformat(now) + timedelta(seconds=seconds)) or ""
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint with the nearest of `names`, or with all if none is near."""
-    known = sorted(names)
-    close = get_close_matches(name, known, 1)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"there {'are' if known else 'is'} {', '.join(known[:20]) or 'none yet'}"

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 from oncehook.config.keyring import KeyRing, KeyRingError
 from oncehook.config.managed_secrets import ManagedSecrets, check_value, new_secrets, open_secrets, tenant_context
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.nearest import hint
 from oncehook.model.rows import ManagedTenant
 from oncehook.model.tenant import TENANT_NAME
 from oncehook.model.timestamps import rfc3339
 from oncehook.providers.source import Source
-from oncehook.runtime.managed_changes import GRACE, NameTaken, UnknownName, fingerprints, later, nearest, require_key
+from oncehook.runtime.managed_changes import GRACE, NameTaken, UnknownName, fingerprints, later, require_key
 from oncehook.runtime.managed_tenants import is_managed
 from oncehook.store.rows import DirectoryChange, TenantChange
 from oncehook.store.store import Store
@@ -88,8 +89,9 @@ class TenantChanges:
             await self.store.directory.change_tenant(self.source.name, tenant, self.actor, change)
         except UnknownName:
             near = await self.store.directory.tenants(self.source.name, search=tenant[:1], limit=1000)
-            hint = nearest(tenant, [row.tenant for row in near]) if near else "list the tenants to see their names"
-            raise UnknownName(f"{self.source.name} has no managed tenant {tenant}: {hint}") from None
+            names = [row.tenant for row in near]
+            action = hint(tenant, names, "tenants") if names else "list the tenants to see their names"
+            raise UnknownName(f"{self.source.name} has no managed tenant {tenant}: {action}") from None
 
     def _existing(self, tenant: str, row: ManagedTenant | None) -> ManagedTenant:
         if row is None or row.removed_at is not None:
@@ -114,7 +116,7 @@ def managed_source(runtime: "Runtime", name: str) -> Source:
     """Return a source with managed tenants. Raises ConfigurationError for any other."""
     source = runtime.sources.get(name)
     if source is None:
-        raise UnknownName(f"there is no source {name}: {nearest(name, runtime.sources)}")
+        raise UnknownName(f"there is no source {name}: {hint(name, runtime.sources, 'sources')}")
     cache = runtime.tenants.get(name)
     if cache is None:
         raise ConfigurationError(f"sources.{name} has no tenants: set tenants = true, or choose another source")
