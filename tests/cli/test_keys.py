@@ -183,7 +183,7 @@ def test_abandon_erases_the_values_of_a_lost_key_after_a_confirmation(
     assert ran.code == 0 and "erased 2 payloads, and error texts or arguments of 2 rows" in ran.out
     assert run("keys", "list").code == 0 and "(erased)" in run("show", "evt_1").out
     ran = run("keys", "abandon", "2026a", "--yes")
-    assert ran.code == 2 and "no row names the key 2026a: the missing keys are none" in ran.error
+    assert ran.code == 2 and "no row names the key 2026a: there are no missing keys" in ran.error
 
 
 def test_abandon_refuses_a_key_that_is_not_lost(run: Run, encrypted: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_show_has_the_history_of_the_chosen_consumer(run: Run, three_consumers: 
 def test_show_names_the_consumers_of_the_event_if_one_is_unknown(run: Run, three_consumers: int) -> None:
     typo = run("show", "evt_1", "--consumer", "analytic")
     assert typo.code == 2 and "did you mean analytics?" in typo.error
-    assert "it has main, analytics, ledger" in run("show", "evt_1", "--consumer", "zzz").error
+    assert "the consumers of the event are analytics, ledger, main" in run("show", "evt_1", "--consumer", "zzz").error
 
 
 def test_show_of_an_event_with_one_consumer_has_no_table_of_consumers(run: Run, accepted: None) -> None:
