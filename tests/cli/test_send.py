@@ -119,3 +119,29 @@ def test_a_field_of_a_body_that_is_not_json_and_an_empty_id_are_usage_errors(run
     assert field.code == 2 and "'a' cannot be set: the payload is not JSON" in field.error
     empty = run("send", "stripe", "invoice.paid", "--id", "")
     assert empty.code == 2 and "--id is empty" in empty.error
+
+
+WITH_TENANTS = """
+from oncehook import Inbox
+
+inbox = Inbox("sqlite:///code.db", worker=False)
+inbox.source("stripe", secrets_for={"acme": ["whsec_acme"]}.get)
+"""
+
+
+def test_tenant_gets_an_event_signed_with_the_secret_that_the_app_looks_up(run: Run, in_folder: Path) -> None:
+    (in_folder / "hooks.py").write_text(WITH_TENANTS)
+    (in_folder / "oncehook.toml").write_text("")
+    with process(in_folder / "oncehook.toml", app="hooks:inbox", cwd=in_folder) as service:
+        assert "/webhooks/stripe/TENANT" in (service.process.stdout.readline() if service.process.stdout else "")
+        to = ("--port", str(service.port), "--app", "hooks:inbox")
+        sent = run("send", "stripe", "invoice.paid", *to, "--tenant", "acme", "--id", "evt_1")
+        assert sent.code == 0 and "202" in sent.out
+        sent = run("send", "stripe", "invoice.paid", *to, "--tenant", "acme", "--secret", "whsec_wrong")
+        assert sent.code == 1 and "401" in sent.out
+        sent = run("send", "stripe", "invoice.paid", *to, "--tenant", "nobody")
+        assert sent.code == 2 and "secrets_for returns no secret for the tenant nobody" in sent.error
+        sent = run("send", "stripe", "invoice.paid", *to, "--tenant", "a/b")
+        assert sent.code == 2 and "is not a tenant" in sent.error
+        listed = run("events", "--tenant", "acme", "--json", "--app", "hooks:inbox")
+        assert [(line["tenant"], line["event_id"]) for line in listed.lines] == [("acme", "evt_1")]

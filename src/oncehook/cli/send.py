@@ -10,22 +10,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import local
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 import click
 
 from oncehook.cli.app import app_option, configured
-from oncehook.cli.options import config_option, console, json_option, print_json
+from oncehook.cli.options import config_option, console, json_option, print_json, printable, run
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import Configuration
 from oncehook.config.secret import resolve
 from oncehook.config.settings import SourceSettings
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.tenant import TENANT_NAME
 from oncehook.providers import definition as providers
 from oncehook.providers.definition import Provider
 from oncehook.providers.draft import with_field, with_id
 from oncehook.providers.sample import Sample, compose, url_for
+from oncehook.providers.source import tenant_address
+from oncehook.tenants.lookup import FunctionLookup
+
+if TYPE_CHECKING:
+    from oncehook.inbox import Inbox
 
 StatusAndBody = tuple[int, str]
 
@@ -46,6 +52,9 @@ StatusAndBody = tuple[int, str]
     help="Set a field of the body to JSON or text; may be repeated.",
 )
 @click.option("--id", "id_", help="Id of the event; sending the same id twice makes a duplicate.")
+@click.option(
+    "--tenant", help="Tenant of the source to send to. Needs --secret, unless secrets_for returns its secret."
+)
 @click.option("--secret", help="Signing key: env:NAME, file:PATH or the value.  [default: the secret of the source]")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of events.")
 @click.option(
@@ -68,6 +77,7 @@ def command(
     data: str | None,
     fields: tuple[str, ...],
     id_: str | None,
+    tenant: str | None,
     secret: str | None,
     count: int,
     duplicate: int,
@@ -85,10 +95,11 @@ def command(
     oncehook send stripe invoice.paid --set data.object.metadata.user=7 --id evt_1
     oncehook send stripe invoice.paid --data body.json --port 9000
     oncehook send stripe invoice.paid --count 1000 --concurrency 16
+    oncehook send stripe invoice.paid --tenant acme --secret env:ACME_SECRET
     """
     if not type_.isprintable():
         raise click.UsageError(f"{type_!r} is not a valid type: it contains unprintable characters")
-    configuration, _ = configured(config)
+    configuration, inbox = configured(config)
     source = _source_for(provider, configuration)
     definition = providers.find(
         configuration.sources[source].provider or source if source else provider, configuration.providers
@@ -100,11 +111,19 @@ def command(
     if id_ is not None and count > 1:
         raise click.UsageError("--id needs --count 1: to deliver the event again, use --duplicate")
     url = _parse_url(to or url_for(source or provider, f"http://127.0.0.1:{port or 8000}"))
+    if tenant is not None:
+        url = _parse_url(tenant_address(url.geturl(), tenant))
+        secret = secret or _tenant_secret(inbox, source, tenant)
     settings = configuration.sources[source] if source else SourceSettings()
     edit = SampleEdit(definition, settings, _read_data(data), tuple(map(_parse_field, fields)), id_)
     key = _signing_key(definition, source, secret, configuration)
     samples = _samples(
-        edit, type_, key, count=count, duplicate=duplicate, settings=_settings(source, configuration, url.geturl())
+        edit,
+        type_,
+        key,
+        count=count,
+        duplicate=duplicate,
+        settings=_settings(source, configuration, url.geturl(), tenant),
     )
     sys.exit(_post_all(samples, url, count * (duplicate + 1), concurrency, as_json))
 
@@ -190,6 +209,19 @@ def _signing_key(
     return resolve(secrets[0], f"sources.{source}.secrets[0]")
 
 
+def _tenant_secret(inbox: "Inbox | None", source: str | None, tenant: str) -> str:
+    """The first secret that `secrets_for` returns for a tenant. Fails with a usage error if there is none."""
+    if not TENANT_NAME.fullmatch(tenant):
+        raise click.UsageError(f"--tenant {printable(tenant)} is not a tenant: use letters, digits, - _ . and ~")
+    cache = None if inbox is None or source is None else inbox._runtime.tenants.get(source)
+    if cache is None or not isinstance(cache.lookup, FunctionLookup):
+        raise click.UsageError("--tenant needs --secret here: the app has no secrets_for that returns the secret")
+    secrets = run(cache.lookup.find(tenant))
+    if not secrets:
+        raise click.UsageError(f"secrets_for returns no secret for the tenant {tenant}: pass --secret")
+    return secrets[0]
+
+
 def _expected_secret(provider: Provider) -> str:
     """Describe the key that can sign for this provider."""
     if any(signature.family.shares_secret(signature) for signature in provider.signatures):
@@ -197,9 +229,11 @@ def _expected_secret(provider: Provider) -> str:
     return "this provider signs with a private key: pass it with --secret file:key.pem"
 
 
-def _settings(source: str | None, configuration: Configuration, url: str) -> SourceSettings:
+def _settings(source: str | None, configuration: Configuration, url: str, tenant: str | None) -> SourceSettings:
     """The settings of the source, some of which the provider signs. `url` is the default of public_url."""
     settings = configuration.sources[source] if source else SourceSettings()
+    if settings.public_url and tenant:
+        return replace(settings, public_url=tenant_address(settings.public_url, tenant))
     return replace(settings, public_url=settings.public_url or url)
 
 

@@ -150,7 +150,7 @@ class Source:
         source = copy(self)
         source.tenant, source.needs_tenant, source.methods = tenant, False, self._methods
         if self.settings.public_url is not None:
-            source.settings = replace(self.settings, public_url=_with_tenant(self.settings.public_url, tenant))
+            source.settings = replace(self.settings, public_url=tenant_address(self.settings.public_url, tenant))
         source.verify_token = self.verify_token
         source.reader = self.reader.for_tenant(tenant)
         source.parse, source.read = source.reader.parse, source.reader.read
@@ -218,7 +218,7 @@ class Source:
         return limited
 
 
-def _with_tenant(address: str, tenant: str) -> str:
+def tenant_address(address: str, tenant: str) -> str:
     """The address of a tenant, from the address of its source."""
     parts = urlsplit(address)
     return parts._replace(path=f"{parts.path.rstrip('/')}/{tenant}").geturl()

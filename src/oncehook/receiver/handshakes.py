@@ -28,8 +28,10 @@ def find_signed(source: Source, delivery: Delivery) -> Handshake | None:
 async def answer_handshake(source: Source, handshake: Handshake, delivery: Delivery, verified_by: int) -> Response:
     """Answer a handshake as its definition says. `verified_by` is the index of the secret that verified it."""
 
+    tenant = {"tenant": source.tenant} if source.tenant else {}
+
     def offer(secret: str) -> None:
-        signals.emit("secret_offered", source=source.name, secret=secret)
+        signals.emit("secret_offered", source=source.name, **tenant, secret=secret)
 
     try:
         response = await answer(
@@ -39,5 +41,5 @@ async def answer_handshake(source: Source, handshake: Handshake, delivery: Deliv
         if handshake.kind == "secret":
             delivery.body = b""  # the rejection sample must not contain the offered secret
         raise Rejected(error.reason, IN_HANDSHAKE + error.detail) from None
-    signals.emit("handshake_answered", source=source.name, kind=handshake.kind)
+    signals.emit("handshake_answered", source=source.name, **tenant, kind=handshake.kind)
     return response
