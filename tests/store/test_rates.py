@@ -1,12 +1,14 @@
 """Token buckets of consumers on every store."""
 
 import asyncio
+import time
 
 import pytest
 
 from oncehook.store.store import Store
 from tests.support.events import Rows
 from tests.support.stores import open_store
+from tests.support.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -97,3 +99,22 @@ async def test_bucket_that_was_removed_is_created_again(store: Store, rows: Rows
     assert await take(store, 5) == 5
     rows("DELETE FROM webhook_rates")
     assert await take(store, 5) == 5
+
+
+async def test_no_more_tokens_are_used_than_the_rate_and_the_burst_allow(database: str) -> None:
+    """Each of three processes takes more tokens than it uses, and returns the others."""
+    used, rate, burst, seconds = 0, 50.0, 6.0, 1.0
+
+    async def use_tokens(store: Store) -> None:
+        nonlocal used
+        while time.monotonic() - began < seconds:
+            tokens = await store.rates.take("mail", 3, rate, burst)
+            used += min(tokens.granted, 1)
+            await store.rates.refund("mail", tokens.granted - min(tokens.granted, 1), burst)
+            await let_time_pass(min(tokens.wait, 0.02))
+
+    async with open_store(database) as first, open_store(database) as second, open_store(database) as third:
+        began = time.monotonic()
+        await asyncio.gather(*map(use_tokens, (first, second, third)))
+        allowed = burst + rate * (time.monotonic() - began)
+    assert rate / 2 <= used <= allowed
