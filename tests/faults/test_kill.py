@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from oncehook.config.settings import Settings
+from oncehook.store import make_store
 from tests.support.recording_senders import Ledger, send
 from tests.support.serve import Process, write_config
 from tests.support.servers import run_sql
@@ -14,7 +16,9 @@ from tests.support.waiting import pause_at_random
 pytestmark = pytest.mark.anyio
 
 CONNECTIONS = 8
-STORED = "SELECT event_id, body FROM webhook_receipts r LEFT JOIN webhook_payloads ON receipt_id = r.id"
+STORED = """
+SELECT event_id, body FROM webhook_receipts r LEFT JOIN webhook_payloads ON receipt_id = r.id WHERE consumer = 'main'
+"""
 
 
 async def kill_under_load(config: Path, ledger: Ledger) -> None:
@@ -59,6 +63,21 @@ async def kill_again_and_again(database: str, folder: Path, kills: int) -> Ledge
 async def test_kills_under_load_lose_no_acked_event(database: str, tmp_path: Path) -> None:
     ledger = await kill_again_and_again(database, tmp_path, 5)
     assert len(ledger.acked) > 100
+
+
+async def test_kills_under_load_leave_each_event_with_the_receipts_of_all_its_consumers(
+    database: str, tmp_path: Path
+) -> None:
+    store = make_store(Settings(database=database))
+    await store.open()
+    await store.consumers.register({("ledger", "stripe"): ["*"], ("search", "stripe"): ["invoice.*"]}, {})
+    await store.close()
+    ledger = await kill_again_and_again(database, tmp_path, 3)
+    receipts = run_sql(database, "SELECT event_id, consumer FROM webhook_receipts")
+    events = {event_id for event_id, _ in receipts}
+    assert events >= ledger.acked and len(events) > 50
+    expected = [(event_id, consumer) for event_id in events for consumer in ("ledger", "main", "search")]
+    assert sorted(receipts) == sorted(expected), f"repeat with Ledger({ledger.seed})"
 
 
 @pytest.mark.torture

@@ -9,7 +9,9 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.config.settings import Settings
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.errors import StoreUnavailable
+from oncehook.model.states import State
 from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.events import make_claim
@@ -62,6 +64,30 @@ async def test_claim_that_never_arrived_is_sent_again_and_has_one_row(
     assert proxy.lost.is_set()
     assert (old.fresh, lost.fresh) == (False, True)
     assert run_sql(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
+
+
+@pytest.mark.parametrize("fault", ["lose_reply", "lose_request", "leave"])
+async def test_claim_whose_connection_is_lost_has_the_receipts_of_all_its_consumers_once(
+    proxy_and_store: tuple[Proxy, Store], address: str, fault: str
+) -> None:
+    proxy, store = proxy_and_store
+    copies = tuple(ConsumerClaim(name, State.RECEIVED, None, None) for name in ("ledger", "search"))
+    getattr(proxy, fault)(b"evt_lost")
+    lost, other = await store.claims.insert(
+        [make_claim("evt_lost", copies=copies), make_claim("evt_other", copies=copies)]
+    )
+    assert proxy.lost.is_set()
+    assert (lost.fresh, other.fresh) == (True, True)
+    receipts = run_sql(
+        address, "SELECT event_id, consumer, coalesce(main_id, id) FROM webhook_receipts WHERE event_id <> 'warm'"
+    )
+    assert sorted(receipts) == [
+        (event_id, consumer, claimed.receipt)
+        for event_id, claimed in (("evt_lost", lost), ("evt_other", other))
+        for consumer in ("ledger", "main", "search")
+    ]
+    assert not (await store.claims.insert([make_claim("evt_lost", copies=copies)]))[0].fresh
+    assert run_sql(address, "SELECT count(*) FROM webhook_receipts WHERE event_id = 'evt_lost'") == [(3,)]
 
 
 async def test_lost_reply_to_the_draw_of_ids_changes_no_claim(address: str) -> None:
