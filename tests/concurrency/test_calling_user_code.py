@@ -263,7 +263,7 @@ async def test_receipt_is_released_without_an_attempt_when_no_thread_is_free(
     try:
         inbox._runtime.start_worker()
         assert inbox._runtime.processor is not None and inbox._runtime.relay is not None
-        inbox._runtime.processor.threads.patience = inbox._runtime.relay._threads.patience = 0.3
+        inbox._runtime.processor.threads_of("main").patience = inbox._runtime.relay._threads.patience = 0.3
         await claim(inbox, *hanging, type="hang")
         await claim(inbox, *(f"{name}-asks" for name in hanging), type="ask")
         await eventually(receipts_are(rows, "failed", 8))

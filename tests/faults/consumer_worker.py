@@ -1,9 +1,12 @@
 """A worker process with three consumers: `main` and `ledger` write a row for each event, and `search` always fails.
 
-python -m tests.faults.consumer_worker DATABASE LEASE_SECONDS
+For the event `evt_poison`, `search` kills the process.
+
+python -m tests.faults.consumer_worker DATABASE LEASE_SECONDS [ATTEMPTS]
 """
 
 import asyncio
+import os
 import signal
 import sys
 from typing import Any
@@ -11,26 +14,27 @@ from typing import Any
 from oncehook import Event, Inbox, Retry
 from tests.support.waiting import let_time_pass
 
-MANY = Retry(attempts=1000, first=0.05, most=0.1)
-"""A kill uses up an attempt of each leased event, and no number of kills may make a dead letter."""
 
-
-async def main(database: str, lease: str) -> None:
+async def main(database: str, lease: str, attempts: str = "1000") -> None:
+    """`attempts` are those of `main` and `ledger`. A kill uses up an attempt of each leased event."""
     inbox = Inbox(database, lease=float(lease), migrate="never", poll=0.05)
     inbox.source("stripe", secrets=["whsec_test"])
+    retry = Retry(attempts=int(attempts), first=0.05, most=0.1)
     values = "$1, $2" if database.startswith("postgresql") else "?, ?"
 
     async def write(event: Event, tx: Any) -> None:
         await tx.execute(f"INSERT INTO ledger (event_id, consumer) VALUES ({values})", event.id, event.consumer)
         await let_time_pass(0.002)
 
-    @inbox.on("stripe", "*", consumer="search", retry=Retry(attempts=2, first=0.01, most=0.02))
+    @inbox.on("stripe", "*", consumer="search", retry=Retry(attempts=3, first=0.01, most=0.02))
     async def fail(event: Event, tx: Any) -> None:
         await write(event, tx)
+        if event.id == "evt_poison":
+            os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError("the search index is down")
 
-    inbox.on("stripe", "*", retry=MANY)(write)
-    inbox.on("stripe", "*", consumer="ledger", retry=MANY)(write)
+    inbox.on("stripe", "*", retry=retry)(write)
+    inbox.on("stripe", "*", consumer="ledger", retry=retry)(write)
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -3,7 +3,7 @@
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -19,20 +19,22 @@ pytestmark = pytest.mark.anyio
 
 WORKER = "tests.faults.consumer_worker"
 CONSUMERS = ["ledger", "main", "search"]
+DeliverMore = Callable[..., Awaitable[None]]
 STATES = "SELECT event_id, consumer, status FROM webhook_receipts"
 
 
 @asynccontextmanager
-async def receiving(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Callable[[int], object]]:
+async def receiving(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[DeliverMore]:
     """Run a receiver without the consumers' code, and return a function that delivers new events to it."""
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
     delivered = 0
 
-    async def deliver_more(count: int) -> None:
+    async def deliver_more(count: int, event_id: str = "evt_{:06d}") -> None:
         nonlocal delivered
         for number in range(delivered, delivered + count):
-            assert (await deliver(inbox, "stripe", stripe_body(f"evt_{number:06d}"))).outcome == (202, "accepted")
+            response = await deliver(inbox, "stripe", stripe_body(event_id.format(number)))
+            assert response.outcome == (202, "accepted")
         delivered += count
 
     async with inbox.lifespan():
@@ -73,7 +75,7 @@ async def kill_again_and_again(make_inbox: Callable[..., Inbox], database: str, 
         try:
             for _ in range(kills):
                 before = run_sql(database, DONE)[0][0]
-                await deliver_more(chance.randrange(5, 25))  # type: ignore[misc]
+                await deliver_more(chance.randrange(5, 25))
                 await until_count(database, DONE, lambda done, before=before: done > before)  # type: ignore[misc]
                 await pause_at_random(chance, 0.05)
                 victim = chance.randrange(2)
@@ -90,6 +92,30 @@ async def test_kills_of_workers_apply_each_event_once_per_consumer_while_one_alw
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
     assert await kill_again_and_again(make_inbox, database, 3) >= 15
+
+
+async def test_event_that_kills_the_process_of_one_consumer_makes_no_dead_letter_of_another(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    """The first kill costs the others an attempt. After that, the event runs while they run nothing."""
+    async with receiving(make_inbox, database) as deliver_more:
+        await deliver_more(20)
+        await deliver_more(1, "evt_poison")
+        await deliver_more(20)
+        workers = [WorkerProcess(database, "2", module=WORKER)]
+
+        def has_ended() -> bool:
+            return workers[-1].process.poll() is not None or run_sql(database, UNFINISHED) == [(0,)]
+
+        try:
+            while run_sql(database, UNFINISHED) != [(0,)]:
+                await eventually(has_ended, "the worker is killed, or everything is finished")
+                if workers[-1].process.poll() is not None:
+                    workers.append(WorkerProcess(database, "2", module=WORKER))
+        finally:
+            codes = [worker.end(signal.SIGTERM) for worker in workers]
+    assert codes == [-signal.SIGKILL] * 3 + [0], "search has three attempts"
+    assert_each_consumer_has_its_own_outcome(database, "an event kills the process of search")
 
 
 @pytest.mark.torture

@@ -7,7 +7,7 @@ import pytest
 
 from oncehook import Retry
 from oncehook.handlers.registry import Handler, Handlers
-from oncehook.handlers.roster import RESUME_SECONDS, Roster, ignored_because
+from oncehook.handlers.roster import RESUME_SECONDS, Roster
 from oncehook.model.patterns import Handled
 from oncehook.store.store import Store
 from tests.support.clocks import ManualClock
@@ -99,7 +99,7 @@ async def test_event_that_waited_for_minutes_is_ignored_if_its_source_says_so(
     rows("UPDATE webhook_receipts SET unhandled_at = '2026-01-01T00:00:00.000000Z'")
     clock.advance(RESUME_SECONDS)
     await roster.refresh()
-    reason = ignored_because("stripe", "charge.paid") if status == "ignored" else None
+    reason = roster.ignored_because("stripe", "charge.paid") if status == "ignored" else None
     assert rows("SELECT status, last_error, attempts FROM webhook_receipts") == [(status, reason, 0)]
 
 
@@ -114,7 +114,12 @@ async def test_type_without_a_handler_is_logged_once(store: Store, emitted: list
     ]
 
 
-def test_ignored_receipt_says_why() -> None:
-    assert ignored_because("stripe", "charge.paid") == (
+async def test_ignored_receipt_says_why(store: Store) -> None:
+    roster = make_roster(store, "invoice.*")
+    assert roster.ignored_because("stripe", "charge.paid") == (
         'no process has a handler for charge.paid, and sources.stripe.unhandled is "ignore"'
+    )
+    roster.is_left_to_others = lambda source, type_: source == "stripe"
+    assert roster.ignored_because("stripe", "charge.paid") == (
+        "only other consumers handle charge.paid of stripe: no process has a handler of main for it"
     )

@@ -27,6 +27,23 @@ async def test_registration_adds_patterns_and_replaces_settings(store: Store) ->
     assert await subscriptions(store) == {key: (["charge.*", "invoice.*"], {})}
 
 
+async def test_renewal_keeps_the_settings_of_a_process_that_started_later(store: Store) -> None:
+    key = ("ledger", "stripe")
+    await store.consumers.register({key: ["invoice.*"]}, {"ledger": {"rate": 5.0}})
+    await store.consumers.register({key: ["invoice.*"]}, {"ledger": {"rate": 9.0}})
+    assert not await store.consumers.register({key: ["invoice.*"]}, {"ledger": {"rate": 5.0}}, overwrite=False)
+    assert await subscriptions(store) == {key: (["invoice.*"], {"rate": 9.0})}
+    other = ("ledger", "github")
+    assert await store.consumers.register({other: ["push"]}, {"ledger": {"rate": 5.0}}, overwrite=False)
+    assert (await subscriptions(store))[other] == (["push"], {"rate": 5.0}), "a new subscription needs its settings"
+
+
+async def test_patterns_of_main_are_no_subscription(store: Store) -> None:
+    await store.consumers.register({("main", "stripe"): ["invoice.*"], ("ledger", "stripe"): ["*"]}, {})
+    assert [row.name for row in await store.consumers.all()] == ["ledger"]
+    assert [(row.name, row.patterns) for row in await store.consumers.of_main()] == [("main", '["invoice.*"]')]
+
+
 async def test_registration_without_a_change_is_seen_and_keeps_the_revision(store: Store, rows: Rows) -> None:
     await store.consumers.register({("ledger", "stripe"): ["*"]}, {})
     before = await store.directory.revision()

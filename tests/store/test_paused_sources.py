@@ -32,3 +32,11 @@ async def test_resumed_source_is_removed(store: Store) -> None:
     await store.pauses.resume("stripe", "jane")
     clock.advance(MAX_AGE)
     assert await paused.sources() == frozenset()
+
+
+async def test_expired_answer_is_queried_again_at_once(store: Store) -> None:
+    paused = PausedSources(store.pauses, ManualClock())
+    assert await paused.sources() == frozenset() and paused.consumers == frozenset()
+    await store.pauses.pause("", "jane", consumer="search")
+    paused.expire()
+    assert await paused.sources() == frozenset() and paused.consumers == {"search"}

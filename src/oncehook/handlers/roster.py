@@ -68,7 +68,8 @@ class Roster:
         self.clock = clock
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.register_consumers: Callable[[], Awaitable[None]] | None = None  # called with every registration
-        self.has_consumers: Callable[[str], bool] = lambda source: False  # whether others than `main` subscribe to it
+        # Whether only other consumers than `main` handle a type of a source:
+        self.is_left_to_others: Callable[[str, str], bool] = lambda source, type_: False
         self.is_known = False  # whether the handlers of other processes have been read
         self._elsewhere: dict[str, tuple[Elsewhere, ...]] = {}  # by consumer
         self._handled: dict[str, Handled] = {}  # by consumer
@@ -211,8 +212,8 @@ class Roster:
         if len(self._warned) > MAX_TYPES:
             self._warned.clear()
         for (source, type_), count in counts.items():
-            if consumer == MAIN and self.has_consumers(source):
-                continue  # other consumers handle its events, so `main` may have no handler
+            if consumer == MAIN and self.is_left_to_others(source, type_):
+                continue
             if (consumer, (source, type_)) not in self._warned:
                 self._warned.add((consumer, (source, type_)))
                 signals.emit("unhandled", source=source, type=type_, consumer=consumer, count=count)
@@ -223,7 +224,7 @@ class Roster:
         for type_ in await self.store.roster.unhandled_types(consumer, MAX_TYPES):
             if self.is_handled(*type_, consumer):
                 await self._until(deadline, partial(self._resume_some, consumer), type_)
-            elif consumer == MAIN and self._ignores(type_[0]):
+            elif consumer == MAIN and self.ignores(*type_):
                 await self._until(deadline, partial(self._ignore_some, consumer), type_)
 
     async def _until(self, deadline: float, change: Callable[[EventType], Awaitable[int]], type_: EventType) -> None:
@@ -244,20 +245,20 @@ class Roster:
         return resumed
 
     async def _ignore_some(self, consumer: str, type_: EventType) -> int:
-        reason = ignored_because(*type_, has_consumers=self.has_consumers(type_[0]))
+        reason = self.ignored_because(*type_)
         ignored = await self.store.roster.ignore_unhandled(consumer, type_, reason, seconds=IGNORE_SECONDS, size=WINDOW)
         if ignored:
             signals.emit("unhandled_ignored", source=type_[0], type=type_[1], count=ignored)
         return ignored
 
-    def _ignores(self, source: str) -> bool:
-        return self.has_consumers(source) or (
+    def ignores(self, source: str, type_: str) -> bool:
+        """Return whether an event of `main` becomes `ignored` if no process handles it."""
+        return self.is_left_to_others(source, type_) or (
             source in self.sources and self.sources[source].settings.unhandled == "ignore"
         )
 
-
-def ignored_because(source: str, type_: str, *, has_consumers: bool = False) -> str:
-    """Return the error text of a receipt that is ignored because no process has a handler."""
-    if has_consumers:
-        return f"no process has a handler of the consumer main for {type_}; other consumers handle events of {source}"
-    return f'no process has a handler for {type_}, and sources.{source}.unhandled is "ignore"'
+    def ignored_because(self, source: str, type_: str) -> str:
+        """Return the error text of a receipt that is ignored because no process has a handler."""
+        if self.is_left_to_others(source, type_):
+            return f"only other consumers handle {type_} of {source}: no process has a handler of main for it"
+        return f'no process has a handler for {type_}, and sources.{source}.unhandled is "ignore"'

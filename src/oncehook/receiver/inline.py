@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.concurrency.stopping import finish_or_cancel
 from oncehook.handlers.registry import Handlers
-from oncehook.handlers.roster import Roster, ignored_because
+from oncehook.handlers.roster import Roster
 from oncehook.model.claim import Claim, Claimed
 from oncehook.model.event import facts_of
 from oncehook.model.lease import Leased, Settled
@@ -111,13 +111,13 @@ class InlineReceiver:
         """The claim with the status `ignored`, if no process handles the event and its source ignores such events."""
         type_ = claim.type or ""
         if (
-            source.settings.unhandled != "ignore"
+            not self.roster.ignores(source.name, type_)
             or not self.roster.is_known
             or self.roster.is_handled(source.name, type_)
         ):
             signals.emit("inline_unhandled", source=source.name, type=type_, event_id=claim.event_id)
             return None
-        reason = ignored_because(source.name, type_)
+        reason = self.roster.ignored_because(source.name, type_)
         return replace(claim, status=State.IGNORED, last_error=reason, inline_seconds=None)
 
     async def _process(self, source: Source, claim: Claim, claimed: Claimed) -> str:

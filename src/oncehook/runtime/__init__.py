@@ -128,7 +128,7 @@ class Runtime:
         self.settings_watch.add(self.consumers.load)
         self.managed_sources = ManagedSources(self)
         ManagedTenants(self)
-        self.roster.has_consumers = self.consumers.are_subscribed
+        self.roster.is_left_to_others = self.consumers.is_left_to_others
         self.roster.register_consumers = self.consumers.register
         self.heartbeat: Heartbeat | None = None
         self.processor: Processor | None = None
@@ -294,7 +294,7 @@ class Runtime:
             check_sources(self)
             await check_encryption(self)
             self.consumers.check(has_worker=self.has_worker, removed=self.managed_sources.rows)
-            await self.consumers.register()
+            await self.consumers.register(starting=True)
             if self.sessions is not None:
                 await self.sessions.check_database()
         except BaseException:

@@ -16,7 +16,7 @@ from oncehook.http_client.client import parse_url
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
 from oncehook.model.nearest import hint
-from oncehook.model.patterns import overlap
+from oncehook.model.patterns import compile_pattern, overlap
 from oncehook.model.retry import Retry, with_fields
 from oncehook.model.rows import StoredConsumer
 from oncehook.observability import signals
@@ -38,6 +38,8 @@ class Consumers:
         self.settings: dict[str, ConsumerSettings] = {}
         self.in_file: set[str] = set()
         self.stored: list[StoredConsumer] = []  # of all processes, at most a second old
+        self._main: dict[str, list[Any]] = {}  # the patterns that some process had a handler of `main` for, by source
+        self._registered: object = None  # what this process has registered
 
     def add(self, name: str, settings: ConsumerSettings, *, in_file: bool) -> None:
         """Set the settings of a consumer. Raises ConfigurationError if it has some already."""
@@ -103,11 +105,18 @@ class Consumers:
 
     @property
     def patterns(self) -> dict[tuple[str, str], list[str]]:
-        """The patterns that this process handles, by consumer and source."""
+        """The patterns that this process handles, by consumer and source.
+
+        Those of `main` are registered only for sources that have other consumers too.
+        """
+        handlers = list(self.handlers)
+        shared = {row.source for row in self.stored} | {h.source for h in handlers if h.consumer != MAIN}
         own: dict[tuple[str, str], list[str]] = {}
-        for handler in self.handlers:
-            if handler.consumer != MAIN:
+        for handler in handlers:
+            if handler.consumer != MAIN or handler.source in shared:
                 own.setdefault((handler.consumer, handler.source), []).append(handler.pattern)
+        for source in shared.intersection(self.handlers.projecting):
+            own.setdefault((MAIN, source), []).append("*")
         return own
 
     def own_subscriptions(self, name: str) -> dict[str, StoredConsumer]:
@@ -132,11 +141,18 @@ class Consumers:
         own = {key: patterns for key, patterns in self.patterns.items() if key[0] == name}
         await store.consumers.register(own, {name: self._stored(name)})
 
-    async def register(self) -> None:
-        """Register the consumers of this process, and apply them to the next events."""
+    async def register(self, *, starting: bool = False) -> None:
+        """Register the consumers of this process, and apply them to the next events.
+
+        The settings of the process that started last apply. A process that only renews its registration keeps them, or
+        two versions would replace each other's settings during a rolling deploy.
+        """
         patterns = self.patterns
-        if patterns and await self.store.consumers.register(patterns, {n: self._stored(n) for n, _ in patterns}):
+        definition = patterns, {name: self._stored(name) for name, _ in patterns}
+        overwrite = starting or definition != self._registered
+        if patterns and await self.store.consumers.register(*definition, overwrite=overwrite):
             await self.load()
+        self._registered = definition
 
     def _stored(self, name: str) -> dict[str, Any]:
         settings = self.settings.get(name)
@@ -151,7 +167,10 @@ class Consumers:
 
     async def load(self, after: int = -1) -> None:
         """Read the subscriptions of all processes, and apply them to the next events."""
-        self.stored = await self.store.consumers.all()
+        stored = await self.store.consumers.all()
+        of_main = await self.store.consumers.of_main() if stored else []
+        self.stored = stored
+        self._main = {row.source: [compile_pattern(p) for p in json.loads(row.patterns)] for row in of_main}
         self.apply()
 
     def apply(self) -> None:
@@ -163,6 +182,14 @@ class Consumers:
     def are_subscribed(self, source: str) -> bool:
         """Whether a consumer other than `main` subscribes to a source."""
         return any(row.source == source for row in self.stored)
+
+    def is_left_to_others(self, source: str, type_: str) -> bool:
+        """Whether other consumers subscribe to a source, and no process ever had a handler of `main` for a type.
+
+        If a process had one, it may only be down, and the events of `main` wait for it.
+        """
+        of_main = self._main.get(source, ())
+        return self.are_subscribed(source) and not any(pattern.fullmatch(type_) for pattern in of_main)
 
 
 def _subscription(row: StoredConsumer) -> Subscription:

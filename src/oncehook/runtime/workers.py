@@ -62,5 +62,5 @@ def make_processor(runtime: "Runtime", heartbeat: Heartbeat) -> Processor:
         version=runtime.settings.version or checked_out_commit(Path.cwd()),
         clock=runtime.clock,
         announce=runtime.announcer.announce,
-        threads=runtime.store.settings.concurrency,
+        slots=partial(slots_of, runtime),
     )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oncehook.model.event import MAIN
 from oncehook.model.rows import StoredConsumer
 from oncehook.store.decode import decode
 from oncehook.store.directory import next_revision
@@ -24,23 +25,33 @@ class SqlConsumerStore:
         self._executor = executor
 
     async def all(self) -> list[StoredConsumer]:
+        return [row for row in await self._registered() if row.name != MAIN]
+
+    async def of_main(self) -> list[StoredConsumer]:
+        return [row for row in await self._registered() if row.name == MAIN]
+
+    async def _registered(self) -> list[StoredConsumer]:
         return decode(await self._executor.read("consumers"), StoredConsumer)
 
     async def register(
-        self, patterns: Mapping[Subscribed, Sequence[str]], settings: Mapping[str, Mapping[str, Any]]
+        self,
+        patterns: Mapping[Subscribed, Sequence[str]],
+        settings: Mapping[str, Mapping[str, Any]],
+        *,
+        overwrite: bool = True,
     ) -> bool:
         wanted = {key: (list(of_source), dict(settings.get(key[0], {}))) for key, of_source in patterns.items()}
         if not wanted:
             return False
         names = {"names": json.dumps(sorted({name for name, _ in wanted}))}
-        if not _changed(await self.all(), wanted):
+        if not _changed(await self._registered(), wanted, overwrite):
             await self._executor.write("renew_consumers", names)
             return False
 
         async def work(run: Run) -> bool:
             revision = await next_revision(run)
             before = decode(await run("consumers", {}), StoredConsumer)
-            changed = _changed(before, wanted)
+            changed = _changed(before, wanted, overwrite)
             for (name, source), (of_source, of_consumer) in sorted(changed.items()):
                 definition = {"patterns": json.dumps(of_source), "settings": json.dumps(of_consumer)}
                 await run("put_consumer", {"name": name, "source": source, **definition, "revision": revision})
@@ -90,13 +101,16 @@ Definition = tuple[list[str], dict[str, Any]]
 """(patterns, settings)"""
 
 
-def _changed(rows: Sequence[StoredConsumer], wanted: Mapping[Subscribed, Definition]) -> dict[Subscribed, Definition]:
+def _changed(
+    rows: Sequence[StoredConsumer], wanted: Mapping[Subscribed, Definition], overwrite: bool
+) -> dict[Subscribed, Definition]:
     """Return the subscriptions to write. Patterns are added, because other processes may have other handlers."""
     known = {(row.name, row.source): (json.loads(row.patterns), json.loads(row.settings)) for row in rows}
     changed = {}
-    for key, (patterns, settings) in wanted.items():
-        before, settings_before = known.get(key, ([], None))
-        union = sorted({*before, *patterns})
-        if union != before or settings != settings_before:
+    for key, (patterns, own) in wanted.items():
+        before = known.get(key)
+        union = sorted({*(before[0] if before else ()), *patterns})
+        settings = own if before is None or overwrite else before[1]
+        if (union, settings) != before:
             changed[key] = union, settings
     return changed

@@ -22,6 +22,10 @@ class PausedSources:
         self._sources: frozenset[str] = frozenset()
         self._queried_at = float("-inf")
 
+    def expire(self) -> None:
+        """Query the database at the next call."""
+        self._queried_at = float("-inf")
+
     async def sources(self) -> frozenset[str]:
         if self.clock.monotonic() - self._queried_at >= MAX_AGE:
             rows = await self.pauses.active()

@@ -307,14 +307,21 @@ class ConsumerStore(Protocol):
     async def all(self) -> list[StoredConsumer]:
         """Return all subscriptions."""
 
+    async def of_main(self) -> list[StoredConsumer]:
+        """Return the patterns of `main`, for sources that have other consumers too."""
+
     async def register(
-        self, patterns: Mapping[tuple[str, str], Sequence[str]], settings: Mapping[str, Mapping[str, Any]]
+        self,
+        patterns: Mapping[tuple[str, str], Sequence[str]],
+        settings: Mapping[str, Mapping[str, Any]],
+        *,
+        overwrite: bool = True,
     ) -> bool:
         """Register the consumers of a process. Returns whether a subscription changed.
 
         `patterns` has the type patterns of each (consumer, source), `settings` the settings of each consumer. Patterns
-        are added to those of other processes, settings replace earlier ones. A consumer whose setting `paused` appeared
-        is paused, and one whose setting is gone is resumed.
+        are added to those of other processes. With `overwrite`, the settings replace earlier ones. A consumer whose
+        setting `paused` appeared is paused, and one whose setting is gone is resumed.
         """
 
     async def open_receipts(self, name: str, most: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.payload import DecodedPayloads
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import Unavailable
+from oncehook.model.event import MAIN
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import Postpone, Retry
 from oncehook.model.states import State
@@ -24,6 +25,7 @@ from oncehook.observability import signals, tracing
 from oncehook.store.store import Store
 from oncehook.store.transaction import Transaction
 from oncehook.worker.heartbeat import Heartbeat
+from oncehook.worker.isolation import Isolation
 from oncehook.worker.settle import Settler
 from oncehook.worker.wakeups import no_announcement
 
@@ -44,7 +46,7 @@ class Processor:
         version: str | None = None,
         clock: Clock = SYSTEM,
         announce: Callable[[], None] | None = None,
-        threads: int = 16,
+        slots: Callable[[str], int] = lambda consumer: 16,
     ) -> None:
         self.store = store
         self.announce = announce or no_announcement
@@ -54,8 +56,23 @@ class Processor:
         self.version = version
         self.clock = clock
         self.settler = Settler(store.leases)
-        self.wakeups = WakeupQueue(clock)
-        self.threads = Threads(threads, "oncehook-handler")  # for plain `def` handlers
+        self.isolation = Isolation()
+        self._slots = slots  # of a consumer
+        self._wakeups: dict[str, WakeupQueue] = {}  # by consumer
+        self._threads: dict[str, Threads] = {}
+
+    def wakeups_of(self, consumer: str) -> WakeupQueue:
+        """Return the wake-ups of a consumer. If consumers shared them, one worker would remove those of another."""
+        if consumer not in self._wakeups:
+            self._wakeups[consumer] = WakeupQueue(self.clock)
+        return self._wakeups[consumer]
+
+    def threads_of(self, consumer: str) -> Threads:
+        """Return the threads for a consumer's plain functions. Those that hang take none from another consumer."""
+        if consumer not in self._threads:
+            name = "oncehook-handler" if consumer == MAIN else f"oncehook-handler-{consumer}"
+            self._threads[consumer] = Threads(self._slots(consumer), name)
+        return self._threads[consumer]
 
     @tracing.trace_attempt
     async def process(
@@ -75,7 +92,8 @@ class Processor:
                     settled if settled.error is None or not leased.is_encrypted else self._sealed(leased, settled)
                 )
             signals.record_attempt(leased, settled, landed)
-            self.wakeups.schedule(settled.after)
+            if settled.after is not None:
+                self.wakeups_of(leased.consumer).schedule(settled.after)
             if settled.after == 0:
                 self.announce()  # it is due now, and this worker may have no free slot
             return settled if landed else None
@@ -108,7 +126,7 @@ class Processor:
             self.heartbeat.drop(leased.lease_key)
         try:
             await self.store.leases.release([leased.lease_key for leased in batch], after)
-            self.wakeups.schedule(after)
+            self.wakeups_of(batch[0].consumer).schedule(after)
         except Unavailable as error:
             signals.emit("release_failed", count=len(batch), detail=error.detail)
         if after is None:
@@ -221,10 +239,11 @@ class Processor:
         batch: Sequence[Leased],
         payloads: DecodedPayloads | None,
     ) -> None:
-        seconds = handler.longest(self.threads)
+        threads = self.threads_of(handler.consumer)
+        seconds = handler.longest(threads)
         if not all(self.heartbeat.hold(leased.lease_key, seconds) for leased in batch):
             raise Postpone("the event loop was blocked, and another worker has the receipt", after=0.0)
-        await handler.call(events if handler.batch else events[0], transaction, self.threads, payloads)
+        await handler.call(events if handler.batch else events[0], transaction, threads, payloads)
 
     def _processed(self, leased: Leased, handler: Handler | None) -> Settled:
         name = handler.name if handler else None

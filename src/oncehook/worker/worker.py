@@ -31,6 +31,10 @@ BUSY_SECONDS, MAX_AHEAD = 0.05, 8
 """If a lease is used up within BUSY_SECONDS, the worker leases further ahead, up to MAX_AHEAD receipts per slot."""
 
 
+ISOLATED_SECONDS = 10.0
+"""For how many seconds a quarantined receipt keeps the other consumers of its process from starting theirs."""
+
+
 class Worker:
     """Leases the receipts of one consumer and processes them, up to `concurrency` at the same time."""
 
@@ -53,6 +57,8 @@ class Worker:
         self.consumer = consumer
         self.leases = store.leases if consumer == MAIN else store.leases_of(consumer)
         self.processor = processor
+        self.wakeups = processor.wakeups_of(consumer)
+        self.isolation = processor.isolation
         self.concurrency = concurrency
         self.lease_seconds = lease_seconds
         self.poll = poll  # seconds between two leases without a wake-up, which is only a hint
@@ -73,6 +79,7 @@ class Worker:
         self._paused = PausedSources(store.pauses, processor.clock)
         self._known_paused: frozenset[str] = frozenset()
         self._is_paused = False  # the whole consumer
+        self._is_leasing = False
         self._running: set[asyncio.Task[Any]] = set()
         self._wakeup = asyncio.Event()  # receipts may be due, or a slot is free
         self._stop_requested = asyncio.Event()
@@ -80,27 +87,50 @@ class Worker:
 
     def start(self) -> None:
         self.store.process.worker = self.name
+        self.isolation.join(self)
         self._feeder = asyncio.create_task(self._feed())
 
     def wake(self) -> None:
         """Look for due receipts now."""
         self._wakeup.set()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing runs, and no receipt is leased that has not started."""
+        return not self._running and not self._ready and not self._is_leasing
+
     async def stop(self, grace: float = 30.0) -> None:
         """Stop leasing, let running handlers finish within `grace` seconds, and release unstarted receipts."""
         self._stop_requested.set()
         self._wakeup.set()
-        await asyncio.gather(self._release_unstarted(), finish_or_cancel(self._running, grace))
+        try:
+            await asyncio.gather(self._release_unstarted(), finish_or_cancel(self._running, grace))
+        finally:
+            self.isolation.leave(self)
 
     async def _release_unstarted(self) -> None:
         if self._feeder is not None:
             await asyncio.gather(self._feeder, return_exceptions=True)
-        leased = [*self._ready, *filter(None, [self._quarantine.postpone()])]
+        await self._release_ready()
+        await self._postpone_quarantined()
+
+    async def _release_ready(self) -> None:
+        """Release the receipts that are leased and not started."""
+        released = [leased.lease_key for leased in self._ready]
         self._ready.clear()
-        await self._release([receipt.lease_key for receipt in leased])
+        await self._release(released)
+
+    async def _postpone_quarantined(self) -> None:
+        """Release the quarantined receipt, unless it runs."""
+        item = self._quarantine.postpone()
+        if item is not None:
+            self.isolation.release(self)
+            await self._release([item.lease_key])
 
     async def _release_paused(self) -> None:
         """Release unstarted receipts of sources that were paused after the lease."""
+        if self._is_paused:
+            self._paused.expire()  # a paused consumer leases nothing, so only this shows that it is resumed
         try:
             paused = await self._paused.sources()
         except Unavailable:
@@ -111,9 +141,9 @@ class Worker:
         released = [leased for leased in self._ready if self._is_held(leased)]
         if released:
             self._ready = deque(leased for leased in self._ready if not self._is_held(leased))
-        if self._quarantine.item is not None and self._is_held(self._quarantine.item):
-            released += filter(None, [self._quarantine.postpone()])
         await self._release([leased.lease_key for leased in released])
+        if self._quarantine.item is not None and self._is_held(self._quarantine.item):
+            await self._postpone_quarantined()
 
     def _is_held(self, leased: Leased) -> bool:
         """Whether a pause keeps a receipt from being started."""
@@ -163,7 +193,7 @@ class Worker:
                 reach(Checkpoint.WORKER_IDLE)
                 patience = self._quarantine.patience_left
                 try:
-                    seconds = self.processor.wakeups.seconds_left(self.poll) if patience is None else max(patience, 0)
+                    seconds = self.wakeups.seconds_left(self.poll) if patience is None else max(patience, 0)
                     if self._limit is not None and self._limit.seconds_left() > 0:
                         seconds = min(seconds, self._limit.seconds_left())
                     await asyncio.wait_for(self._wakeup.wait(), seconds)
@@ -173,9 +203,13 @@ class Worker:
     async def _lease(self) -> int:
         """Lease receipts before the ready ones are used up. While a quarantined receipt waits, lease nothing."""
         patience = self._quarantine.patience_left
-        if patience is not None and patience <= 0 and self._running:
-            await self._release([leased.lease_key for leased in filter(None, [self._quarantine.postpone()])])
-        if self._quarantine.item is not None:
+        if patience is not None and patience <= 0 and not self._may_start_quarantined:
+            await self._postpone_quarantined()
+        if self._quarantine.item is not None or self.isolation.is_held_for_other(self):
+            await self._release_ready()  # if the quarantined receipt kills this process, they must lose no attempt
+            self.isolation.notify(self)
+            return 0
+        if self._is_paused:
             return 0
         batch = self.processor.handlers.largest_batch(self.consumer) + 1
         ahead = max(self._ahead(), 2 * batch)
@@ -187,6 +221,7 @@ class Worker:
         )  # with batch handlers, waiting makes larger batches
         room = ahead - len(self._ready) + free
         self._leased_at = self.processor.clock.monotonic()
+        self._is_leasing = True
         try:
             await self._release_strays()
             if self._limit is not None:
@@ -204,6 +239,8 @@ class Worker:
             signals.emit("worker_database_unavailable", detail=error.detail)
             self._stray_until = self._leased_at + self.lease_seconds
             return 0
+        finally:
+            self._is_leasing = False
         for receipt in leased:
             self.processor.heartbeat.hold(receipt.lease_key)
         if self._quarantine.item is None:
@@ -229,7 +266,12 @@ class Worker:
 
     async def _lease_rescued(self) -> list[Leased]:
         """Lease one receipt whose last worker died, and hold it in quarantine."""
+        if not self.isolation.is_free:
+            return []
         leased = await self._lease_up_to(1, rescued=True)
+        if leased and not self.isolation.acquire(self):  # another consumer was first
+            await self._release([leased[0].lease_key])
+            leased = []
         self._quarantine.hold(leased[0] if leased else None)
         return leased
 
@@ -258,6 +300,8 @@ class Worker:
         if self._quarantine.item is not None:
             self._start_quarantined(self._quarantine.item)
             return
+        if self.isolation.is_held_for_other(self):
+            return
         while self._ready and len(self._running) < self.concurrency:
             leased = self._ready.popleft()
             if self.processor.heartbeat.is_released(
@@ -277,12 +321,17 @@ class Worker:
             task.add_done_callback(self._task_done)
 
     def _start_quarantined(self, leased: Leased) -> None:
-        """Start a quarantined receipt if nothing else runs."""
-        if self._running:
+        """Start a quarantined receipt if no worker of this process runs anything else."""
+        if not self._may_start_quarantined:
             return
 
+        # If it has not killed the process by then, it delays other consumers no longer.
+        timer = asyncio.get_running_loop().call_later(ISOLATED_SECONDS, self.isolation.release, self)
+
         def done(task: "asyncio.Task[Any]") -> None:
+            timer.cancel()
             self._quarantine.finish()
+            self.isolation.release(self)
             self._task_done(task)
             self._wakeup.set()
 
@@ -290,6 +339,10 @@ class Worker:
         self._quarantine.start()
         self._running.add(task)
         task.add_done_callback(done)
+
+    @property
+    def _may_start_quarantined(self) -> bool:
+        return not self._running and self.isolation.are_others_quiet(self)
 
     def _take_ready_for(self, handler: Handler, limit: int) -> list[Leased]:
         """Remove up to `limit` ready receipts of the same batch handler from the queue, and return them."""
@@ -303,6 +356,7 @@ class Worker:
 
     def _task_done(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
+        self.isolation.notify(self)
         if not self._stop_requested.is_set():
             self._start_ready()
         if len(self._ready) <= self._refill_below or not self._running:
