@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from examples.shop.hooks import engine, inbox
-from examples.shop.models import Base, Entitlement, Invoice
+from examples.shop.models import Base, Entitlement, Invoice, Sale
 from examples.shop.services import broker, mail_service
 
 
@@ -37,6 +37,12 @@ def entitlements() -> list[dict[str, Any]]:
     return rows_of(Entitlement)
 
 
+@app.get("/sales")
+def sales() -> list[dict[str, Any]]:
+    """The sales that analytics counted."""
+    return rows_of(Sale)
+
+
 @app.get("/mails")
 def mails() -> list[dict[str, Any]]:
     """The mails that the mail service accepted."""
@@ -51,7 +57,8 @@ def bus() -> list[dict[str, Any]]:
 
 @app.get("/", response_class=HTMLResponse)
 def page() -> str:
-    sections = {"Invoices": invoices(), "Entitlements": entitlements(), "Mails": mails(), "Bus": bus()}
+    sections = {"Invoices": invoices(), "Entitlements": entitlements(), "Sales": sales()}
+    sections |= {"Mails": mails(), "Bus": bus()}
     return HEAD + "".join(table(title, rows) for title, rows in sections.items())
 
 

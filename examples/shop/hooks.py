@@ -8,13 +8,14 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from examples.shop.models import DATABASE, MAX_HANDLERS, Entitlement, Invoice, make_engine
+from examples.shop.models import DATABASE, MAX_ANALYTICS, MAX_HANDLERS, Entitlement, Invoice, Sale, make_engine
 from examples.shop.services import broker, mail_service
 from oncehook import Effect, Inbox, SyncEvent
 
 engine = make_engine(DATABASE)
 inbox = Inbox(DATABASE, engine=engine, concurrency=MAX_HANDLERS)
 inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"], types=["invoice", "customer.subscription"])
+inbox.consumer("analytics", concurrency=MAX_ANALYTICS)
 
 # -- invoices -------------------------------------------------------------------------------------------------------
 
@@ -68,6 +69,25 @@ def subscription_changed(event: SyncEvent, tx: Session) -> None:
             plan=event["data.object.items.data.0.price.id"],
             is_active=not ended and status in ("active", "trialing"),
         )
+    )
+
+
+# -- analytics ------------------------------------------------------------------------------------------------------
+
+
+@inbox.on("stripe", "invoice.paid", consumer="analytics")
+def sale_counted(event: SyncEvent, tx: Session) -> None:
+    """The consumer `analytics` has its own transaction and attempts. If it fails, the payment is handled anyway."""
+    tx.merge(sale_of(event))
+
+
+def sale_of(event: SyncEvent) -> Sale:
+    paid_at = event.occurred_at or event.received_at
+    return Sale(
+        invoice=event["data.object.id"],
+        amount=event["data.object.amount_due"],
+        currency=event["data.object.currency"],
+        day=f"{paid_at:%Y-%m-%d}",
     )
 
 

@@ -18,6 +18,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 
+from examples.shop import hooks
 from examples.shop.__main__ import main, show_warnings
 from examples.shop.models import make_engine
 from examples.shop.services import broker, mail_service
@@ -82,7 +83,12 @@ def test_a_payment_that_is_delivered_repeatedly_counts_once(oncehook: Bench, sho
 def test_a_payment_with_two_events_counts_once(oncehook: Bench, shop: Shop) -> None:
     oncehook.deliver("stripe", invoice("evt_2", "invoice.payment_succeeded"))
     oncehook.deliver("stripe", invoice("evt_1", "invoice.paid"))
-    assert [receipt.status for receipt in oncehook.drain(effects=False)] == [State.PROCESSED] * 2
+    drained = oncehook.drain(effects=False)
+    assert sorted((r.event_id, r.consumer, r.status) for r in drained) == [
+        ("evt_1", "analytics", State.PROCESSED),
+        ("evt_1", "main", State.PROCESSED),
+        ("evt_2", "main", State.PROCESSED),
+    ]
     assert oncehook.perform() == 2
     assert_paid_once(shop)
 
@@ -113,7 +119,7 @@ async def deliver_all(inbox: Inbox) -> list[tuple[int, str]]:
 def test_a_payment_that_is_delivered_concurrently_counts_once(oncehook: Bench, shop: Shop) -> None:
     outcomes = oncehook.run(deliver_all(oncehook.inbox))
     assert outcomes == [(200, "duplicate")] * 24 + [(202, "accepted")] * 6
-    wait_until(lambda: shop.rows(PROCESSED) == [(6,)])
+    wait_until(lambda: shop.rows(PROCESSED) == [(9,)])  # three of the events are for analytics too
     wait_until(lambda: shop.rows("SELECT status FROM webhook_effects") == [("done",)] * 2)
     assert_paid_once(shop)
 
@@ -129,7 +135,7 @@ def test_a_paid_invoice_stays_paid_when_older_events_arrive_late(oncehook: Bench
         invoice("evt_1", "invoice.created", at=NOON, status="draft"),
     ):
         oncehook.deliver("stripe", event)
-        assert [receipt.status for receipt in oncehook.drain(effects=False)] == [State.PROCESSED]
+        assert {receipt.status for receipt in oncehook.drain(effects=False)} == {State.PROCESSED}
     oncehook.perform()
     assert_paid_once(shop)
 
@@ -167,7 +173,8 @@ def recover(oncehook: Bench) -> None:
 def test_a_payment_whose_worker_crashed_counts_once(oncehook: Bench, shop: Shop) -> None:
     oncehook.deliver("stripe", invoice("evt_1"))
     oncehook.crash()
-    assert oncehook.drain(effects=False) == [] and shop.rows("SELECT id FROM invoices") == []
+    assert [receipt.consumer for receipt in oncehook.drain(effects=False)] == ["analytics"]
+    assert shop.rows("SELECT id FROM invoices") == []
     recover(oncehook)
     assert_paid_once(shop)
 
@@ -199,6 +206,30 @@ def test_a_payment_that_is_replayed_counts_once(oncehook: Bench, shop: Shop) -> 
         assert oncehook.replay(*responses) == 2
         assert [receipt.status for receipt in oncehook.drain(effects=False)] == [State.PROCESSED] * 2
         assert oncehook.perform() == 0
+    assert_paid_once(shop)
+
+
+# -- two consumers --------------------------------------------------------------------------------------------------
+
+
+def test_a_payment_counts_once_in_analytics_too(oncehook: Bench, shop: Shop) -> None:
+    response = oncehook.deliver("stripe", invoice("evt_1"), copies=3)
+    oncehook.drain()
+    oncehook.replay(response)
+    oncehook.drain()
+    assert_paid_once(shop)
+    assert shop.rows("SELECT invoice, amount, currency, day FROM sales") == [("in_1", 2900, "eur", "2026-09-21")]
+
+
+def test_a_payment_does_not_wait_for_analytics(oncehook: Bench, shop: Shop) -> None:
+    with patch.object(hooks, "sale_of", side_effect=ConnectionError("analytics is down")):
+        assert oncehook.deliver("stripe", invoice("evt_1")).outcome == (202, "accepted")
+        states = {receipt.consumer: receipt.status for receipt in oncehook.drain()}
+    assert states == {"main": State.PROCESSED, "analytics": State.RETRYING}
+    assert_paid_once(shop)
+    assert shop.rows("SELECT * FROM sales") == []
+    assert [receipt.consumer for receipt in oncehook.drain(later=True)] == ["analytics"]
+    assert shop.rows("SELECT invoice FROM sales") == [("in_1",)]
     assert_paid_once(shop)
 
 
