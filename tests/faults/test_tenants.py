@@ -12,7 +12,7 @@ import pytest
 from oncehook.model.claim import Claim
 from tests.faults.test_soak import megabytes
 from tests.support.events import Rows, make_claim, stripe_body, stripe_headers
-from tests.support.serve import Process, connected, process, request
+from tests.support.serve import Process, Wire, connected, process, request
 from tests.support.stores import open_store
 from tests.support.waiting import eventually
 from tests.support.work import receipts_are
@@ -67,22 +67,26 @@ def running(folder: Path, database: str, size: Size) -> Iterator[list[Process]]:
         yield [stack.enter_context(process(config, app="hooks:inbox", cwd=folder)) for _ in range(size.processes)]
 
 
+async def post(wire: Wire, tenant: int, body: bytes, signer: int) -> int:
+    """Deliver to a tenant until the answer is not 503, as a provider does. Returns the status."""
+    message = request(f"/webhooks/stripe/t{tenant}", stripe_headers(body, f"whsec_t{signer}"), body)
+    while True:
+        await wire.say(message)
+        status = (await wire.answer()).status
+        if status != 503:
+            return status
+
+
 async def send_all(services: list[Process], tenants: range, events: int) -> Counter[int]:
-    """Deliver the same event ids for every tenant. Each tenant's last event is also signed by another tenant."""
+    """Deliver the same event ids for every tenant. Each tenant also gets a delivery that another tenant signed."""
     statuses: Counter[int] = Counter()
 
     async def send(number: int, of: int) -> None:
         async with connected(services[number % len(services)].port) as wire:
             for tenant in tenants[number::of]:
                 for event in range(events):
-                    body = stripe_body(f"evt_{event}")
-                    await wire.say(
-                        request(f"/webhooks/stripe/t{tenant}", stripe_headers(body, f"whsec_t{tenant}"), body)
-                    )
-                    statuses[(await wire.answer()).status] += 1
-                forged = stripe_headers(body, f"whsec_t{tenant + 1}")
-                await wire.say(request(f"/webhooks/stripe/t{tenant}", forged, body))
-                statuses[(await wire.answer()).status] += 1
+                    statuses[await post(wire, tenant, stripe_body(f"evt_{event}"), tenant)] += 1
+                statuses[await post(wire, tenant, stripe_body("evt_forged"), tenant + 1)] += 1
 
     senders = 4 * len(services)
     await asyncio.gather(*(send(number, senders) for number in range(senders)))
@@ -102,7 +106,7 @@ async def test_tenants_are_isolated_and_memory_stays_flat(
         after = [megabytes(service.process.pid) for service in services]
         total = size.tenants * size.events
         await eventually(receipts_are(rows, "processed", total), "every event is processed", within=1800)
-    assert statuses == {202: total, 401: size.tenants}
+    assert statuses == {202: total, 401: size.tenants}, "an event was a duplicate, or a forged one was accepted"
     assert rows("SELECT count(*), count(DISTINCT tenant) FROM applied") == [(total, size.tenants)]
     assert rows("SELECT tenant, event_id FROM applied GROUP BY tenant, event_id HAVING count(*) > 1") == []
     print(f"memory in MB, before: {before}, after: {after}")
