@@ -5,11 +5,11 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any
 
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
+from oncehook.model.nearest import hint
 from oncehook.model.rows import Pause
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import as_rate
@@ -112,9 +112,7 @@ async def check_consumer(store: Store, name: str, known: Iterable[str] = ()) -> 
     names = {*known, *(state.name for state in await read_consumers(store))}
     if name not in names:
         printable_name = name if name.isprintable() else name.encode("unicode_escape").decode()
-        closest = get_close_matches(name, names, 1)
-        hint = f"did you mean {closest[0]}?" if closest else f"the consumers are {', '.join(sorted(names))}"
-        raise ConfigurationError(f"there is no consumer {printable_name}: {hint}")
+        raise ConfigurationError(f"there is no consumer {printable_name}: {hint(name, names, 'consumers')}")
 
 
 async def remove_consumer(store: Store, name: str, *, actor: str, progress: Callable[[int], None] | None = None) -> int:
