@@ -35,6 +35,8 @@ POSTGRES_ONLY = {
     "prune_lock",
     "payload_days",
     "day_is_needed",
+    "detached_day_is_needed",
+    "attach_day",
     "flag_day",
     "detach_day",
     "finish_detach",

@@ -2,7 +2,8 @@
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from oncehook.model.claim import ConsumerClaim
 from oncehook.operations.prune import cutoffs
 from oncehook.store import queries
+from oncehook.store.postgres.retention import PostgresPruning
+from oncehook.store.rows import Cutoffs
 from oncehook.store.store import Store
 from tests.support.ages import PARTITIONS, create_day, set_age, set_status
 from tests.support.retention import KEEP_30, prune_now
@@ -30,6 +33,32 @@ async def test_day_of_payloads_stays_while_one_consumer_may_need_it(store: Store
     assert (day,) in run_sql(database, PARTITIONS)
     set_status(database, "evt_1", "ledger", "processed")
     assert (await prune_now(store)).days == [day]
+
+
+async def test_day_that_a_replay_or_a_backfill_needs_while_it_is_dropped_is_attached_again(
+    store: Store, database: str
+) -> None:
+    await claim(store, "evt_1", "evt_2", copies=COPIES)
+    for event_id in ("evt_1", "evt_2"):
+        set_age(database, event_id, 40, "processed")
+    _, payloads = cutoffs(KEEP_30, await store.operations.now())
+    async with store.retention.start_pruning() as pruning:
+        assert isinstance(pruning, PostgresPruning)
+        is_droppable = pruning._is_droppable
+
+        async def replay_after(row: Any, today: date, payloads: Cutoffs) -> bool:
+            result = await is_droppable(row, today, payloads)
+            if result:
+                set_status(database, "evt_1", "ledger", "received")
+            return result
+
+        pruning._is_droppable = replay_after  # type: ignore[method-assign]
+        assert await pruning.drop_days(payloads) == []
+    (leased,) = await store.leases_of("ledger").take(10, 30, "worker-1")
+    assert leased.event_id == "evt_1" and leased.body is not None
+    set_status(database, "evt_1", "ledger", "processed")
+    assert len((await prune_now(store)).days) == 1
+    assert run_sql(database, "SELECT count(*) FROM webhook_payloads") == [(0,)]
 
 
 async def test_event_is_kept_while_another_session_changes_the_receipt_of_one_consumer(

@@ -16,6 +16,7 @@ from oncehook.model.errors import StoreUnavailable
 from oncehook.store.executor import Executor, Work
 from oncehook.store.postgres.executor import PostgresExecutor, fetch
 from oncehook.store.postgres.pool import CONNECTION_LOST, PostgresPool, error_summary
+from oncehook.store.queries import number_parameters
 from oncehook.store.retention import SqlPruning, SqlRetentionStore, before_json
 from oncehook.store.rows import Cutoffs
 
@@ -91,34 +92,50 @@ class PostgresPruning(SqlPruning):
         today: date = await self._connection.fetchval(self._pool.sql["today"])
         days = await self._connection.fetch(self._pool.sql["payload_days"])
         for row in sorted(days, key=lambda row: not row["is_pending"]):  # only one detach may be pending at a time
-            if await self._is_droppable(row, today, payloads) and await self._drop(row):
+            if await self._is_droppable(row, today, payloads) and await self._drop(row, payloads):
                 dropped.append(row["name"])
         return dropped
 
     async def _is_droppable(self, row: Any, today: date, payloads: Cutoffs) -> bool:
         if row["is_pending"] or row["is_detached"]:
-            return True  # an earlier run found it unneeded, and no row can have been added since
+            return True  # an earlier run found it unneeded
         if row["day"] >= today - timedelta(days=1):
             return False  # a claim that began before midnight may still be running
         parameters = {"before": before_json(payloads), "day": row["day"]}
         rows = await fetch(self._connection, "day_is_needed", parameters, timeout=STEP_SECONDS * 10)
         return not rows[0][0]
 
-    async def _drop(self, row: Any) -> bool:
-        """Detach and drop a day. Returns False if readers did not end in time; a later run tries again."""
-        steps = [self._pool.sql["drop_day"]]
+    async def _drop(self, row: Any, payloads: Cutoffs) -> bool:
+        """Detach and drop a day. Returns False if readers did not end in time; a later run tries again.
+
+        Also returns False if a replay or a backfill began to need the day before it was detached. It is attached again.
+        """
+        steps = []
         if row["is_pending"]:
-            steps = [self._pool.sql["finish_detach"], *steps]
+            steps = ["finish_detach"]
         elif not row["is_detached"]:
-            steps = [self._pool.sql["flag_day"], self._pool.sql["detach_day"], *steps]
+            steps = ["flag_day", "detach_day"]
         try:
             for step in steps:
-                await self._connection.execute(step.format(name=row["name"]), timeout=DETACH_SECONDS)
+                await self._run_step(step, row)
+            is_needed = await self._is_needed(row, payloads)
+            await self._run_step("attach_day" if is_needed else "drop_day", row)
         except (TimeoutError, asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
             return False
         except asyncpg.ObjectNotInPrerequisiteStateError:  # another day's detach is pending
             return False
-        return True
+        return not is_needed
+
+    async def _run_step(self, step: str, row: Any) -> None:
+        next_day = row["day"] + timedelta(days=1)
+        sql = self._pool.sql[step].format(name=row["name"], day=row["day"], next_day=next_day)
+        await self._connection.execute(sql, timeout=DETACH_SECONDS)
+
+    async def _is_needed(self, row: Any, payloads: Cutoffs) -> bool:
+        """Return whether a detached day is needed after all."""
+        sql, _ = number_parameters(self._pool.sql["detached_day_is_needed"].format(name=row["name"]))
+        values = (before_json(payloads), row["day"])
+        return bool(await self._connection.fetchval(sql, *values, timeout=STEP_SECONDS * 10))
 
     async def free_space(self) -> bool:
         return False  # dropping a day frees its space, and autovacuum does the rest

@@ -80,6 +80,20 @@ SELECT EXISTS (
       AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id) AND p.day = CAST(:day AS date))
 )
 
+-- name: detached_day_is_needed
+-- The same after the day was detached. A replay or a backfill that had seen one of its payloads is committed by now.
+SELECT EXISTS (
+    SELECT 1 FROM webhook_receipts r
+    LEFT JOIN json_to_recordset(CAST(:before AS json)) AS h (source text, before timestamptz) ON h.source = r.source
+    WHERE r.received_at >= CAST(:day AS date)::timestamp AT TIME ZONE 'UTC'
+      AND r.received_at < (CAST(:day AS date) + 1)::timestamp AT TIME ZONE 'UTC'
+      AND (h.source IS NULL OR r.status NOT IN ('processed', 'ignored') OR r.received_at >= h.before)
+      AND EXISTS (SELECT 1 FROM {name} p WHERE p.receipt_id = coalesce(r.main_id, r.id))
+)
+
+-- name: attach_day
+ALTER TABLE webhook_payloads ATTACH PARTITION {name} FOR VALUES FROM ('{day}') TO ('{next_day}')
+
 -- name: flag_day
 COMMENT ON TABLE {name} IS 'oncehook: to be dropped'
 
