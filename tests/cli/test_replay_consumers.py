@@ -47,6 +47,20 @@ def test_events_shows_the_consumer_if_one_is_not_main(run: Run, failed: None) ->
     assert "consumer" not in run("events", "--consumer", "main").out
 
 
+def test_dead_lists_the_dead_letters_of_one_consumer(run: Run, failed: None, rows: Rows) -> None:
+    rows("UPDATE webhook_receipts SET status = 'processed' WHERE consumer = 'main'")
+    assert [row["consumer"] for row in run("dead", "--consumer", "ledger", "--json").lines] == ["ledger"] * 2
+    table = run("dead", "--consumer", "ledger").out
+    assert "ledger" in table and "analytics" not in table
+    assert run("dead", "--consumer", "main").code == 1
+
+
+def test_unknown_consumer_gets_the_nearest_name(run: Run, failed: None) -> None:
+    for command in (["dead"], ["events"], ["replay"], ["retry"]):
+        ran = run(*command, "--consumer", "legder")
+        assert ran.code == 2 and "there is no consumer legder: did you mean ledger?" in ran.error, command
+
+
 def test_retry_selects_the_receipts_of_one_consumer(run: Run, failed: None, rows: Rows) -> None:
     rows("UPDATE webhook_receipts SET status = 'retrying', next_attempt_at = '2100-01-01T00:00:00.000000Z'")
     assert run("retry", "--consumer", "ledger", "--yes").out == "2 retries are due now\n"

@@ -18,6 +18,7 @@ from oncehook.model.event import MAIN
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
+from oncehook.operations.consumers import check_consumer
 from oncehook.operations.dead_letters import group_by_error
 from oncehook.store.store import Store
 
@@ -31,34 +32,42 @@ FULL_WIDTH = 120
 @click.command("dead")
 @config_option
 @app_option
+@click.option("--consumer", help="Only dead letters of this consumer.")
 @json_option
-def command(config: str | None, as_json: bool) -> None:
+def command(config: str | None, consumer: str | None, as_json: bool) -> None:
     """List the dead letters, grouped by error. With --json, print one event per line. Exits 1 if there are none.
 
     \b
     oncehook dead
     oncehook dead --json | jq .receipt
+    oncehook dead --consumer ledger
     oncehook replay --failed             replay them once the cause is fixed
     """
-    if not run(_list(config, as_json)):
+    if not run(_list(config, consumer, as_json)):
         if not as_json:
             click.echo("there are no dead letters", err=True)
         sys.exit(1)
 
 
-async def _list(config: str | None, as_json: bool) -> int:
+async def _list(config: str | None, consumer: str | None, as_json: bool) -> int:
     async with opened_store(config) as store:
         if as_json:
-            return await _print_events(store)
-        rows = await store.stats.dead_letters(MAX_ERRORS)
-    if rows:
-        _print_groups(group_by_error(rows))
-    return len(rows)
+            count = await _print_events(store, consumer)
+        else:
+            rows = await store.stats.dead_letters(MAX_ERRORS)
+            rows = [row for row in rows if consumer in (None, row.consumer)]
+            count = len(rows)
+            if rows:
+                _print_groups(group_by_error(rows))
+        if not count and consumer is not None:
+            await check_consumer(store, consumer)
+    return count
 
 
-async def _print_events(store: Store) -> int:
+async def _print_events(store: Store, consumer: str | None) -> int:
     count, before = 0, None
-    while page := await store.receipts.find(Filter(status=State.FAILED.value), limit=PAGE, before=before):
+    failed = Filter(status=State.FAILED.value, consumer=consumer)
+    while page := await store.receipts.find(failed, limit=PAGE, before=before):
         count += len(page)
         before = rfc3339(page[-1].received_at) or "", page[-1].receipt
         for receipt in page:

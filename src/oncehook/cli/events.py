@@ -18,6 +18,7 @@ from oncehook.cli.tables import Column, print_table
 from oncehook.model.event import MAIN
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
+from oncehook.operations.consumers import check_consumer
 from oncehook.operations.payloads import search_note
 from oncehook.operations.selection import find_events
 
@@ -104,6 +105,8 @@ async def _list(config: str | None, event_filter: Filter, limit: int, as_json: b
                 print_json(receipt.as_json())
             else:
                 rows.append(receipt)
+        if not count and event_filter.consumer is not None:
+            await check_consumer(store, event_filter.consumer)
     if rows:
         print_events(rows)
     return count

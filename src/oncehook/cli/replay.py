@@ -20,6 +20,7 @@ from oncehook.config.configuration import Configuration
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import State
 from oncehook.model.values import positive_duration, rate
+from oncehook.operations.consumers import check_consumer
 from oncehook.operations.dead_letters import common_error, error_pattern
 from oncehook.operations.payloads import search_note
 from oncehook.operations.rehearse import DIRECT_CALLS_NOTE
@@ -195,6 +196,8 @@ async def _replay(
         selection = await with_horizon(store, selection)
         planned = await preview(store, selection)
         if not planned.matched:
+            if selection.filter.consumer is not None:
+                await check_consumer(store, selection.filter.consumer)
             click.echo("no event matches", err=True)
             return 1
         if options.dry_run:

@@ -11,6 +11,7 @@ from oncehook.cli.options import TimeOption, config_option, json_option, opened_
 from oncehook.cli.show import resolve_all
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
+from oncehook.operations.consumers import check_consumer
 from oncehook.operations.replay import Replayed, retry_now, with_horizon
 from oncehook.operations.selection import is_one_selection
 from oncehook.store.rows import Selection
@@ -87,7 +88,10 @@ async def _retry(
         selection = await with_horizon(store, selection)
         if not names and not yes:
             await _confirm(store, selection)
-        return await retry_now(store, selection, actor=actor)
+        done = await retry_now(store, selection, actor=actor)
+        if not done.matched and selection.filter.consumer is not None:
+            await check_consumer(store, selection.filter.consumer)
+        return done
 
 
 async def _confirm(store: Store, selection: Selection) -> None:
