@@ -22,8 +22,15 @@ def test_numbers_of_consumers_are_added_up_and_of_their_times_the_longest_counts
         "dead_letters": [RuleMeasurement("stripe", "main", number=2), RuleMeasurement("stripe", "ledger", number=3)],
         "lag": [RuleMeasurement("stripe", "main", value=40), RuleMeasurement("stripe", "ledger", value=900)],
     }
-    values = {reading.rule.name: reading.value for reading in evaluate(measured, AlertSettings(), {})}
-    assert values == {"dead_letters": 5, "lag": 900}
+    dead, lag = evaluate(measured, AlertSettings(), {})
+    assert (dead.rule.name, dead.value, lag.rule.name, lag.value) == ("dead_letters", 5, "lag", 900)
+    assert lag.summary.endswith("The consumer is ledger.") and "consumer" not in dead.summary
+
+
+def test_summary_names_the_consumer_if_all_dead_letters_are_of_one() -> None:
+    measured = {"dead_letters": [RuleMeasurement("stripe", "ledger", number=3)]}
+    (reading,) = evaluate(measured, AlertSettings(), {})
+    assert reading.summary == "stripe has dead letters: 3 (threshold 0). The consumer is ledger."
 
 
 def test_paused_consumer_does_not_hide_the_lag_of_another_and_has_none_itself() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from oncehook.alerts.settings import WINDOW, AlertSettings
+from oncehook.model.event import MAIN
 from oncehook.model.incident import RuleMeasurement
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
@@ -167,6 +168,7 @@ class Reading:
     value: float
     threshold: float
     facts: Mapping[str, str]
+    consumer: str = MAIN  # of the worst value
 
     @property
     def is_firing(self) -> bool:
@@ -174,7 +176,8 @@ class Reading:
 
     @property
     def summary(self) -> str:
-        return self.rule.sentence.format_map(self.facts)
+        sentence = self.rule.sentence.format_map(self.facts)
+        return sentence if self.consumer == MAIN else f"{sentence} The consumer is {self.consumer}."
 
     @property
     def remedy(self) -> str:
@@ -198,7 +201,7 @@ def evaluate(
             if threshold is not None:
                 value = max(0.0, float(getattr(row, rule.column)))
                 facts = sentence_facts(rule, row.source, value, threshold, sources.get(row.source))
-                readings.append(Reading(rule, row.source, value, threshold, facts))
+                readings.append(Reading(rule, row.source, value, threshold, facts, consumer=row.consumer))
     return readings
 
 
@@ -214,8 +217,9 @@ def _by_source(rule: Rule, rows: Iterable[RuleMeasurement]) -> list[RuleMeasurem
     for group in sources.values():
         counted = [row for row in group if not row.is_paused] or group
         worst = max(counted, key=lambda row: float(getattr(row, rule.column)))
-        if rule.unit == "number":
-            worst = msgspec.structs.replace(worst, **{rule.column: sum(getattr(row, rule.column) for row in counted)})
+        if rule.unit == "number" and len(counted) > 1:
+            total = sum(getattr(row, rule.column) for row in counted)
+            worst = msgspec.structs.replace(worst, consumer=MAIN, **{rule.column: total})
         combined.append(worst)
     return combined
 
