@@ -33,6 +33,7 @@ from oncehook.providers.source import Source
 from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
 from oncehook.runtime.backfills import plan_for
+from oncehook.runtime.managed_sources import managed_horizons
 from oncehook.runtime.pruning import prune_all
 from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.store.rows import Selection
@@ -283,7 +284,9 @@ class Inbox(Registration):
         """
         runtime = self._runtime
         async with runtime.opened_store() as store:
-            return await prune_all(store, runtime.settings, runtime.horizons.values(), dry_run=dry_run)
+            managed = await managed_horizons(store, runtime.configuration.providers, runtime.settings)
+            horizons = {horizon.source: horizon for horizon in managed} | runtime.horizons
+            return await prune_all(store, runtime.settings, horizons.values(), dry_run=dry_run)
 
     # -- running --------------------------------------------------------------------------------------------------
 

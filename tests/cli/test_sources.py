@@ -99,6 +99,8 @@ def test_other_commands_know_a_managed_source(run: Run, config: Path, key: None)
     assert run("pause", "acme").code == 0
     assert [row["source"] for row in run("secrets", "--json").lines if row["source"] == "acme"] == ["acme"]
     assert "source acme: this app has no handler" in run("doctor").out
+    assert run("send", "acme", "invoice.paid", "--port", "1").code == 1, "the command signs, and no server listens"
+    assert "did you mean stripe" in run("send", "strpe", "invoice.paid").error
     assert run("doctor", "signature", "acme").error == "there are no rejection samples\n"
     with config.open("a") as file:
         file.write("[alerts.sources.acme]\nlag = '5m'\n")

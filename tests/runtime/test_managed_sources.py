@@ -8,6 +8,7 @@ import pytest
 
 from oncehook import Event, Inbox
 from oncehook.model.errors import ConfigurationError
+from oncehook.runtime.managed_sources import managed_horizons
 from tests.support.clocks import ManualClock
 from tests.support.events import Rows
 from tests.support.managed import FIRST, KEY, OTHER_KEY, SECOND, SIGNING, THIRD, delivery_status, operator, see_changes
@@ -189,3 +190,16 @@ async def test_settings_of_serial_order_apply_to_a_managed_source(managed_inbox:
         await changes.add("acme", [FIRST], settings)
         await see_changes(inbox)
         assert inbox._runtime.skip_failed == {"acme"}
+
+
+async def test_events_of_a_managed_source_are_pruned_also_after_its_removal_and_without_a_key(
+    managed_inbox: MakeInbox, make_inbox: MakeInbox
+) -> None:
+    async with operator(managed_inbox()) as changes:
+        await changes.add("acme", [FIRST], {"provider": "stripe", "dedupe_window": "40d"})
+        await changes.add("gone", [FIRST], {"provider": "stripe"})
+        await changes.remove("gone")
+        settings = make_inbox()._runtime.settings
+        found = {row.source: row.receipts for row in await managed_horizons(changes.store, {}, settings)}
+    assert found == {"acme": 40 * 86400.0, "gone": 30 * 86400.0}
+    assert await make_inbox().prune(dry_run=True) is not None

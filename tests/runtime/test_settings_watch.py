@@ -69,6 +69,7 @@ async def test_listener_that_failed_is_called_again_with_the_same_number(store: 
     change()
     with pytest.raises(StoreUnavailable):
         await watch.refresh()
+    assert calls == [UNKNOWN, 0], "a listener that fails does not stop the next one"
     await watch.refresh()
     await watch.refresh()
     assert (numbers, calls) == ([UNKNOWN, 0, 0], [UNKNOWN, 0])

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from oncehook.cli.app import configured_inbox
-from oncehook.cli.options import ParsedOption, opened
+from oncehook.cli.options import ParsedOption, opened, run
+from oncehook.config.configuration import Configuration
 from oncehook.config.secret import resolve
-from oncehook.model.errors import ConfigurationError
+from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.values import duration
 from oncehook.runtime import Runtime
 from oncehook.store.store import Store
@@ -91,3 +92,17 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
             table = {}
         settings[key] = table["value"] if len(table) == 1 else text
     return settings
+
+
+def with_managed(configuration: Configuration, config: str | None) -> Configuration:
+    """The configuration with the managed sources, if the database and the keys are there."""
+
+    async def load() -> Configuration:
+        async with opened_runtime(config) as (runtime, _):
+            sources = {source.name: source.settings for source in runtime.sources.values()}
+            return replace(configuration, sources=sources)
+
+    try:
+        return run(load())
+    except OncehookError:
+        return configuration

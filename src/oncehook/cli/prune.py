@@ -18,6 +18,7 @@ from oncehook.operations.prune import (
     horizon,
 )
 from oncehook.providers import definition as providers
+from oncehook.runtime.managed_sources import managed_horizons
 from oncehook.runtime.pruning import prune_all
 
 
@@ -76,6 +77,8 @@ async def _prune(
     configuration: Configuration, horizons: list[Horizon], dry_run: bool, removed_sources: bool, as_json: bool
 ) -> int:
     async with opened(configuration) as store:
+        managed = await managed_horizons(store, configuration.providers, configuration.settings)
+        horizons = horizons + [row for row in managed if row.source not in configuration.sources]
         unconfigured = {row.source for row in await store.stats.counts()} - {horizon.source for horizon in horizons}
         if removed_sources:
             horizons = horizons + [_removed_horizon(source, configuration.settings) for source in sorted(unconfigured)]

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from oncehook.cli.app import app_option, configured
+from oncehook.cli.managed import with_managed
 from oncehook.cli.options import config_option, console, json_option, print_json, printable, run
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import Configuration
@@ -86,7 +87,7 @@ def command(
 ) -> None:
     """Sign and send realistic events of a provider. Exits 1 if a response is not 2xx.
 
-    PROVIDER is the name of a provider or of a configured source. `oncehook providers NAME` shows a TYPE to try.
+    PROVIDER is the name of a provider or of a source. `oncehook providers NAME` shows a TYPE to try.
 
     \b
     oncehook send stripe invoice.paid
@@ -100,6 +101,8 @@ def command(
     if not type_.isprintable():
         raise click.UsageError(f"{type_!r} is not a valid type: it contains unprintable characters")
     configuration, inbox = configured(config)
+    if provider not in {*configuration.sources, *configuration.providers, *providers.built_in_names()}:
+        configuration = with_managed(configuration, config)
     source = _source_for(provider, configuration)
     definition = providers.find(
         configuration.sources[source].provider or source if source else provider, configuration.providers

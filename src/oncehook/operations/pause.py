@@ -52,6 +52,7 @@ async def check_source(store: Store, source: str, known: Iterable[str]) -> None:
     """Raise ConfigurationError for an unknown name. `known` are the configured sources."""
     names = {*known, *await store.receipts.sources()}
     names |= {row.source for row in await store.pauses.active() if row.source}
+    names |= {row.name for row in await store.directory.sources()}
     if source not in names:
         printable_name = source if source.isprintable() else source.encode("unicode_escape").decode()
         message = f"there is no source {printable_name}; the sources are {', '.join(sorted(names)) or 'none'}"

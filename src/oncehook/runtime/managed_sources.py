@@ -5,12 +5,13 @@ A removed source is no longer received, and events that were accepted before are
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from oncehook.config.configuration import read_source
 from oncehook.config.keyring import KeyRingError
 from oncehook.config.managed_secrets import ManagedSecrets, open_secrets, source_context
-from oncehook.config.settings import SourceSettings
+from oncehook.config.settings import Horizon, Settings, SourceSettings
 from oncehook.handlers.forward import Forward, source_forward
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
@@ -26,6 +27,8 @@ from oncehook.store.store import Store
 
 if TYPE_CHECKING:
     from oncehook.runtime import Runtime
+
+OwnProviders = Mapping[str, Mapping[str, Any]]
 
 PRIVATE = ("forward", "forward_secret", "public_url", "verify_token")
 """Settings of a source that may contain credentials. They are sealed with its secrets."""
@@ -155,9 +158,25 @@ class ManagedSources:
     def _keep_horizon(self, row: ManagedSource) -> None:
         """Prune the events of a removed source as before."""
         if row.name not in self.runtime.sources:
-            settings = read_source(row.name, json.loads(row.settings))
-            provider = providers.find(settings.provider or row.name, self.runtime.configuration.providers)
-            self.runtime.horizons[row.name] = horizon(row.name, settings, provider, self.runtime.settings)
+            own_providers = self.runtime.configuration.providers
+            self.runtime.horizons[row.name] = _horizon_of(row, own_providers, self.runtime.settings)
+
+
+async def managed_horizons(store: Store, own_providers: OwnProviders, settings: Settings) -> list[Horizon]:
+    """Return the retention of the managed sources, also of removed ones. Needs no key.
+
+    A source whose provider or settings this process cannot read is left out: its events stay.
+    """
+    horizons = []
+    for row in await store.directory.sources():
+        with suppress(ConfigurationError):
+            horizons.append(_horizon_of(row, own_providers, settings))
+    return horizons
+
+
+def _horizon_of(row: ManagedSource, own_providers: OwnProviders, settings: Settings) -> Horizon:
+    source = read_source(row.name, json.loads(row.settings))
+    return horizon(row.name, source, providers.find(source.provider or row.name, own_providers), settings)
 
 
 def settings_of(row: ManagedSource, secrets: ManagedSecrets, now: str) -> SourceSettings:

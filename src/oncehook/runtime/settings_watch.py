@@ -60,13 +60,23 @@ class SettingsWatch:
             await asyncio.gather(task, return_exceptions=True)
 
     async def refresh(self) -> None:
-        """Query the revision now, and call the listeners that have not read it. Raises what a listener raises."""
+        """Query the revision now, and call the listeners that have not read it.
+
+        Raises the first error of a listener after all were called: one that fails does not stop the others.
+        """
+        errors: list[Exception] = []
         async with self._lock:
             number = await self.store.directory.revision()
             for listener, read_up_to in list(self._read_up_to.items()):
-                if read_up_to != number:
+                if read_up_to == number:
+                    continue
+                try:
                     await listener(read_up_to if read_up_to < number else UNKNOWN)
                     self._read_up_to[listener] = number
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     async def _keep_refreshing(self) -> None:
         while True:
