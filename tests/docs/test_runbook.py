@@ -48,6 +48,9 @@ async def make_history(database: str) -> None:
             raise ValueError("unknown customer")
         await event.effect(f"receipt:{event.id}", send_receipt)
 
+    @inbox.on("stripe", "plan.created", consumer="analytics")
+    async def track(event: Event) -> None: ...
+
     async with inbox.lifespan():
         for name in ("evt_1", "evt_2", "evt_bad"):
             await deliver(inbox, "stripe", stripe_body(name))
