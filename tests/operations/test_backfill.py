@@ -10,10 +10,12 @@ import pytest
 
 import oncehook.operations.backfill as backfill_module
 from oncehook import ConfigurationError, Event, Inbox
+from oncehook.config.keyring import is_sealed
 from oncehook.operations.backfill import Backfilled
 from oncehook.store.rows import BackfillRow
 from oncehook.testing import deliver
 from tests.support.ages import set_age
+from tests.support.encryption import assert_stored_nowhere, encrypted_inbox
 from tests.support.events import Rows, stripe_body
 from tests.support.retention import KEEP_30, prune_now
 from tests.support.waiting import eventually
@@ -223,3 +225,30 @@ async def test_backfill_without_the_source_is_an_error(
     await receive(make_shop({}))
     with pytest.raises(ConfigurationError, match="the source stripe is not configured here"):
         await make_inbox().backfill("ledger", since="1d")
+
+
+async def test_filter_reads_an_encrypted_payload_and_its_reason_is_encrypted(
+    make_inbox: Callable[..., Inbox], database: str, rows: Rows
+) -> None:
+    bodies = [stripe_body("evt_1", note="Markertext"), stripe_body("evt_2", note="other")]
+    await receive(encrypted_inbox(make_inbox), *bodies)
+    shop = encrypted_inbox(make_inbox)
+    shop.on("stripe", "*", consumer="ledger")(handle)
+    shop.consumer("ledger", where={"note": "other"})
+    done = await shop.backfill("ledger", since="1d")
+    assert (done.created, done.ignored) == (1, 1)
+    ((reason,),) = rows("SELECT last_error FROM webhook_receipts WHERE consumer = 'ledger' AND status = 'ignored'")
+    assert is_sealed(reason)
+    assert_stored_nowhere(database, "Markertext")
+
+
+async def test_event_whose_key_is_missing_is_skipped_if_a_filter_reads_it(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    await receive(encrypted_inbox(make_inbox), stripe_body("evt_1"))
+    shop = encrypted_inbox(make_inbox, "2026b")
+    shop.on("stripe", "*", consumer="ledger")(handle)
+    shop.consumer("ledger", where={"note": "other"})
+    done = await shop.backfill("ledger", since="1d")
+    assert (done.created, done.ignored, done.left) == (0, 0, {"key missing": 1})
+    assert rows(COPIES) == []

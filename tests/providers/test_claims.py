@@ -234,3 +234,23 @@ def test_token_header_of_a_custom_provider_is_not_stored() -> None:
         "acme": {"event": {"id": "id", "type": "type"}, "signatures": [{"algorithm": "token", "header": "X-Acme-Key"}]}
     }
     assert read_claim(make_source("acme", own), b'{"id":"a","type":"t"}', x_acme_key="canary").headers == "{}"
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("provider", "body", "content_type", "expected"),
+    [
+        ("stripe", b'{"id": "evt_1"}', "application/json", {"id": "evt_1"}),
+        ("github", b"payload=%7B%22ref%22%3A+%22main%22%7D", FORM, {"ref": "main"}),
+        ("mandrill", b'{"_id": "1", "event": "send"}', "application/json", {"_id": "1", "event": "send"}),
+        ("stripe", b"\xff", "application/json", None),
+        ("stripe", DEEP, "application/json", None),
+    ],
+)
+def test_stored_payload_is_parsed_as_the_delivery_was(
+    provider: str, body: bytes, content_type: str, expected: Any
+) -> None:
+    reader = make_source(provider, public_url="https://shop.example/hooks").reader
+    assert reader.parse_stored(body, {"content-type": content_type}) == expected

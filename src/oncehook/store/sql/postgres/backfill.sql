@@ -1,6 +1,6 @@
 -- name: backfill_page
 -- The next events that a consumer has no receipt of, oldest first: those with a type and a payload, which the receiver could
--- read. The consumer's own receipts are probed for each row, as in old_receipts.
+-- read. Payloads and the consumer's own receipts are probed for each row, as in old_receipts.
 SELECT m.id AS receipt, m.source, m.tenant, m.event_id, m.type, m.object_id, m.received_at
 {> backfill_events}
   AND (m.received_at, m.id) > (CAST(:after_time AS timestamptz), CAST(:after_receipt AS bigint))
@@ -17,7 +17,9 @@ WHERE m.main_id IS NULL AND m.type IS NOT NULL AND NOT (m.status = 'failed' AND 
   AND m.source IN (SELECT value FROM json_array_elements_text(CAST(:sources AS json)) AS s (value))
   AND (m.type LIKE :type OR m.type LIKE :type || '.%')         --? type
   AND m.received_at >= CAST(:since AS timestamptz) AND m.received_at <= CAST(:until AS timestamptz)
-  AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = m.id AND p.day = (m.received_at AT TIME ZONE 'UTC')::date)
+  AND EXISTS (
+      SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = m.id AND p.day = (m.received_at AT TIME ZONE 'UTC')::date OFFSET 0
+  )
   AND NOT EXISTS (SELECT 1 FROM webhook_receipts c WHERE c.main_id = m.id AND c.consumer = :consumer OFFSET 0)
 
 -- name: backfill_payloads
