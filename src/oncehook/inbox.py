@@ -53,7 +53,7 @@ class Inbox(Registration):
 
     Without arguments, the inbox reads its database, sources and settings from `oncehook.toml` and the environment.
     Keyword arguments override those settings, and `inbox.source` adds sources. With `database` and no `config`, the
-    inbox has only the sources that the code adds.
+    inbox has only the sources and consumers that the code adds.
 
         inbox = Inbox("postgresql://shop@localhost/shop")
         inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"])

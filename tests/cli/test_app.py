@@ -111,3 +111,15 @@ def test_an_invalid_app_is_reported_in_one_line(
     ran = run(*command)
     assert ran.code == 2 and sentence in ran.error and "Traceback" not in ran.error
     assert len(ran.error.splitlines()) == 1
+
+
+def test_tables_of_the_file_that_the_app_does_not_use_are_named(run: Run, shop: None, in_folder: Path) -> None:
+    file = in_folder / "oncehook.toml"
+    file.write_text(
+        'app = "hooks:inbox"\n[sources.stripe]\nsecrets = ["whsec_test"]\n[sources.github]\nsecrets = ["s"]\n'
+        '[consumers.ledger]\nrate = "2/s"\n'
+    )
+    (finding,) = [line for line in run("doctor", "--json").lines if "does not use" in line["message"]]
+    assert finding["level"] == "wrong" and "has [sources.github], [consumers.ledger], which" in finding["message"]
+    (in_folder / "whole.py").write_text("from oncehook import Inbox\n\ninbox = Inbox()\n")
+    assert "does not use" not in run("doctor", "--app", "whole:inbox").out

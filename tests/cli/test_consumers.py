@@ -37,6 +37,12 @@ def test_list_has_each_consumer_with_its_work(run: Run, subscribed: None) -> Non
     assert "analytics" in table and "invoice.*" in table and "50/s" in table and "(slow)" in table
 
 
+def test_list_has_the_types_of_a_consumer_that_subscribes_to_all(run: Run, subscribed: None, rows: Rows) -> None:
+    settings = '{"types": ["charge.*"], "forward": "http://127.0.0.1"}'
+    rows(f"UPDATE webhook_consumers SET patterns = '[\"*\"]', settings = '{settings}'")
+    assert "charge.*" in run("consumers").out
+
+
 def test_removal_needs_yes_without_a_terminal_and_ends_the_open_receipts(
     run: Run, subscribed: None, rows: Rows
 ) -> None:
@@ -68,7 +74,7 @@ def test_live_process_with_the_consumer_is_a_warning(run: Run, subscribed: None,
     assert run("consumers", "--json").lines[1]["processes"] == ["web-1"]
     ran = run("consumers", "remove", "analytics", "--yes")
     assert ran.code == 0
-    assert "1 running process has handlers of analytics and will register it again: web-1" in ran.error
+    assert "1 process had handlers of analytics within the last minute: web-1." in ran.error
 
 
 @pytest.mark.parametrize(

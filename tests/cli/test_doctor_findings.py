@@ -75,6 +75,29 @@ def test_a_consumer_with_waiting_events_and_no_process_is_wrong(
     assert not [line for line in run("doctor", "--json").lines if "consumer" in line["message"]]
 
 
+def test_events_that_only_other_consumers_handle_are_a_note_and_others_are_wrong(
+    run: Run, hooks: Path, make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    claim_and_settle(make_inbox, make_claim("evt_1", type="charge.paid", copies=(ConsumerClaim("ledger"),)))
+    rows("UPDATE webhook_receipts SET unhandled_at = received_at RETURNING id")
+    rows(
+        "INSERT INTO webhook_consumers (name, source, patterns, settings, revision) "
+        "VALUES ('ledger', 'stripe', '[\"charge.paid\"]', '{}', 1)"
+    )
+    found = levels(run)
+    note = "source stripe: 1 event has no handler of main, only of other consumers; ignored after 5m"
+    assert found[note] == "note"
+    (wrong,) = [message for message, level in found.items() if level == "wrong"]
+    assert wrong.startswith("consumer ledger: 1 event has had no handler in any running process since ")
+    rows(
+        "INSERT INTO webhook_consumers (name, source, patterns, settings, revision) "
+        "VALUES ('main', 'stripe', '[\"charge.*\"]', '{}', 1)"
+    )
+    found = levels(run)
+    assert note not in found, "a process had a handler of main for it, and may be down"
+    assert any(message.startswith("source stripe: 1 event has had no handler") for message in found)
+
+
 @sqlite
 def test_a_rejected_delivery_points_to_the_explanation(run: Run, hooks: Path, rows: Rows) -> None:
     rows(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from oncehook import ConfigurationError, Event, Inbox
+from oncehook.handlers import roster
 from oncehook.testing import deliver
 from tests.support.events import Rows, stripe_body
 from tests.support.waiting import eventually
@@ -38,6 +39,22 @@ async def test_handler_that_is_added_later_is_registered(shop: Inbox) -> None:
         shop.on("stripe", "invoice.*", consumer="ledger")(handle)
         shop._runtime.start_worker()
         await eventually(lambda: shop._runtime.consumers.are_subscribed("stripe"), "the roster registers the consumer")
+
+
+async def test_process_registers_its_handlers_again_after_a_person_removed_their_consumer(
+    make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "SEEN_SECONDS", 0.0)
+    inbox = make_inbox(worker=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.on("stripe", "invoice.*", consumer="ledger")(handle)
+    async with inbox.lifespan():
+        store = inbox._runtime.store
+        await eventually(lambda: inbox._runtime.roster.is_known, "the process is registered")
+        await store.consumers.remove("ledger", "a person")
+        await inbox._runtime.roster.refresh()
+        assert [row.name for row in await store.consumers.all()] == ["ledger"]
+        assert [row.consumer for row in await store.roster.live_handlers()] == ["ledger"]
 
 
 async def test_receiver_without_the_code_writes_receipts_for_consumers_of_other_processes(

@@ -17,6 +17,7 @@ from oncehook.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox
+    from oncehook.runtime import Runtime
 
 META_KEY = "oncehook.app"
 CONFIG_VARIABLE = "ONCEHOOK_CONFIG"
@@ -81,6 +82,20 @@ def configured_inbox(config: str | None, argument: str | None = None) -> "Inbox"
 
     configuration, inbox = configured(config, argument)
     return Inbox(config=configuration) if inbox is None else inbox
+
+
+def unused_settings(runtime: "Runtime") -> str | None:
+    """A sentence about sources and consumers of the file that the app's inbox does not have, or None."""
+    configuration, consumers = runtime.configuration, runtime.consumers.settings
+    tables = [f"[sources.{name}]" for name in configuration.sources if name not in runtime.sources]
+    tables += [f"[consumers.{name}]" for name in configuration.consumers if name not in consumers]
+    if not tables:
+        return None
+    return (
+        f"{configuration.file} has {', '.join(tables)}, which the app does not use: an inbox that the code gives its "
+        f"database has only the sources and consumers of the code. Use Inbox() and set `database` in the file, or pass "
+        f'config="{configuration.file}" to Inbox'
+    )
 
 
 def load_inbox(app: str) -> "Inbox":

@@ -63,6 +63,8 @@ COLUMNS = (
 
 def _cells(state: ConsumerSummary) -> tuple[object, ...]:
     patterns = dict.fromkeys(pattern for of_source in state.patterns.values() for pattern in of_source)
+    if set(patterns) == {"*"}:
+        patterns = dict.fromkeys(state.settings.get("types", patterns))
     paused = state.paused
     return (
         state.name,
@@ -107,10 +109,10 @@ async def _remove(name: str, config: str | None, actor: str, yes: bool) -> int:
         await check_consumer(store, name)
         live = {row.worker for row in await store.roster.live_handlers() if row.consumer == name}
         if live:
-            processes = f"{len(live)} running process{'es have' if len(live) > 1 else ' has'}"
+            processes = f"{len(live)} process{'es' * (len(live) > 1)}"
             click.echo(
-                f"warning: {processes} handlers of {name} and will register it again: {', '.join(sorted(live)[:5])}. "
-                "Remove its code and restart first",
+                f"warning: {processes} had handlers of {name} within the last minute: {', '.join(sorted(live)[:5])}. "
+                f"One that still runs registers {name} again: remove its code and restart it first",
                 err=True,
             )
         if not yes:

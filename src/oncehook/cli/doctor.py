@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from oncehook.cli.app import app_option, configured_inbox
+from oncehook.cli.app import app_option, configured_inbox, unused_settings
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import Configuration
 from oncehook.config.secret import resolve
-from oncehook.handlers.roster import IGNORE_SECONDS
+from oncehook.handlers.roster import IGNORE_SECONDS, MAX_TYPES
 from oncehook.model.errors import ConfigurationError, OncehookError
+from oncehook.model.event import MAIN
+from oncehook.model.rows import Unhandled
 from oncehook.model.values import as_duration
 from oncehook.operations.consumers import ConsumerSummary, idle_consumers
 from oncehook.operations.doctor import examine
@@ -66,6 +68,8 @@ async def _examine(config: str | None) -> list[Finding]:
     except ConfigurationError as error:
         return [("wrong", str(error))]
     findings: list[Finding] = [("ok", f"configuration: {configuration.file or 'no file, only the environment'}")]
+    unused = unused_settings(runtime)
+    findings += [] if unused is None else [("wrong", unused)]
     findings += [finding async for finding in _database(configuration, runtime)]
     findings += _sources(runtime)
     return findings
@@ -94,6 +98,7 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
             async for finding in _keys(runtime, store):
                 yield finding
             await runtime.managed_sources.load(store)
+            await runtime.consumers.load_from(store)
             idle = await idle_consumers(store)
             async for finding in _handlers(runtime, store, {state.name for state in idle}):
                 yield finding
@@ -145,22 +150,33 @@ async def _handlers(runtime: Runtime, store: Store, idle: Collection[str]) -> As
     for name in sorted(runtime.sources.keys() - runtime.handlers.handled.sources):
         where = "another process has one" if name in elsewhere else "no running process has one, so its events wait"
         yield "note", f"source {name}: this app has no handler, forward or email projection for it; {where}"
+    types = await store.roster.unhandled_types(MAIN, MAX_TYPES)
     for row in await store.roster.unhandled():
-        events = "1 event has" if row.number == 1 else f"{row.number:,} events have"
-        if row.consumer in idle:
-            continue
-        name = row.source
-        source = runtime.sources.get(name)
-        if source is not None and source.settings.unhandled == "ignore":
-            after = as_duration(IGNORE_SECONDS)
-            yield "note", f"source {name}: {events} no handler in any running process; ignored after {after}"
-            continue
-        yield (
+        if row.consumer not in idle:
+            yield _unhandled(runtime, row, [type_ for source, type_ in types if source == row.source])
+
+
+def _unhandled(runtime: Runtime, row: Unhandled, types: Sequence[str]) -> Finding:
+    """The finding about unhandled events. `types` are those that the consumer `main` has of the source."""
+    name, source = row.source, runtime.sources.get(row.source)
+    events = "1 event has" if row.number == 1 else f"{row.number:,} events have"
+    after = as_duration(IGNORE_SECONDS)
+    listed = f"`oncehook events --unhandled --source {name}"
+    if row.consumer != MAIN:
+        return (
             "wrong",
-            f"source {name}: {events} had no handler in any running process since {row.since[:19]}. Start the process "
-            f'that handles them, exclude their types with `types`, or set unhandled = "ignore". '
-            f"`oncehook events --unhandled --source {name}` lists them",
+            f"consumer {row.consumer}: {events} had no handler in any running process since {row.since[:19]}. Start "
+            f"the process that handles them. {listed} --consumer {row.consumer}` lists them",
         )
+    if source is not None and source.settings.unhandled == "ignore":
+        return "note", f"source {name}: {events} no handler in any running process; ignored after {after}"
+    if all(runtime.consumers.is_left_to_others(name, type_) for type_ in types):
+        return "note", f"source {name}: {events} no handler of main, only of other consumers; ignored after {after}"
+    return (
+        "wrong",
+        f"source {name}: {events} had no handler in any running process since {row.since[:19]}. Start the process "
+        f'that handles them, exclude their types with `types`, or set unhandled = "ignore". {listed}` lists them',
+    )
 
 
 async def _removed_secrets(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 import uvicorn
 
-from oncehook.cli.app import app_name, app_option, configured_inbox
+from oncehook.cli.app import app_name, app_option, configured_inbox, unused_settings
 from oncehook.cli.options import config_option, handlers_option, port_option
 from oncehook.cli.processes import run_processes
 from oncehook.cli.shutdown import stop_on_signals
@@ -171,6 +171,8 @@ def announce(runtime: Runtime, listener: socket.socket, token: str | None = None
         notes = f"{forwarding}{unsigned}{unconfirmed}{waits}{unhandled}"
         click.echo(f"  {base}/webhooks/{paths[name]:<{width}}   {title}{notes}")
     _announce_consumers(runtime)
+    if unused := unused_settings(runtime):
+        click.echo(f"  ! {unused}")
     if not runtime.sources:
         click.echo("  no sources yet: `oncehook init PROVIDER` writes a configuration with one")
     if token is not None:

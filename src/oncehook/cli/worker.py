@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from oncehook.cli.app import app_name, app_option, configured_inbox
+from oncehook.cli.app import app_name, app_option, configured_inbox, unused_settings
 from oncehook.cli.options import config_option, handlers_option
 from oncehook.cli.shutdown import stop_on_signals
 from oncehook.model.errors import ConfigurationError
@@ -59,6 +59,8 @@ def work(runtime: Runtime) -> None:
         runtime.is_mounted = False
         async with runtime.lifespan():
             click.echo(f"Oncehook worker, up to {runtime.settings.concurrency} concurrent handlers  (Ctrl-C stops it)")
+            if unused := unused_settings(runtime):
+                click.echo(f"  ! {unused}")
             sys.stdout.flush()
             await stop.wait()
 

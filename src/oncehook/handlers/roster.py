@@ -67,7 +67,7 @@ class Roster:
         self.announce = announce
         self.clock = clock
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-        self.register_consumers: Callable[[], Awaitable[None]] | None = None  # called with every registration
+        self.register_consumers: Callable[[], Awaitable[bool]] | None = None  # called with every registration
         # Whether only other consumers than `main` handle a type of a source:
         self.is_left_to_others: Callable[[str, str], bool] = lambda source, type_: False
         self.is_known = False  # whether the handlers of other processes have been read
@@ -163,8 +163,8 @@ class Roster:
         if not any(self._registered.values()) or self.clock.monotonic() < self._next_seen:
             return True
         self._next_seen = self.clock.monotonic() + SEEN_SECONDS
-        if self.register_consumers is not None:
-            await self.register_consumers()
+        if self.register_consumers is not None and await self.register_consumers():
+            return False  # a person removed a consumer of this process, and with it the entries of its handlers
         return await self.store.roster.renew(self.name)
 
     def _update(self, live: Iterable[LiveHandler]) -> bool:

@@ -141,8 +141,8 @@ class Consumers:
         own = {key: patterns for key, patterns in self.patterns.items() if key[0] == name}
         await store.consumers.register(own, {name: self._stored(name)})
 
-    async def register(self, *, starting: bool = False) -> None:
-        """Register the consumers of this process, and apply them to the next events.
+    async def register(self, *, starting: bool = False) -> bool:
+        """Register the consumers of this process, and apply them to the next events. Returns whether any changed.
 
         The settings of the process that started last apply. A process that only renews its registration keeps them, or
         two versions would replace each other's settings during a rolling deploy.
@@ -150,9 +150,11 @@ class Consumers:
         patterns = self.patterns
         definition = patterns, {name: self._stored(name) for name, _ in patterns}
         overwrite = starting or definition != self._registered
-        if patterns and await self.store.consumers.register(*definition, overwrite=overwrite):
+        changed = bool(patterns) and await self.store.consumers.register(*definition, overwrite=overwrite)
+        if changed:
             await self.load()
         self._registered = definition
+        return changed
 
     def _stored(self, name: str) -> dict[str, Any]:
         settings = self.settings.get(name)
@@ -167,8 +169,12 @@ class Consumers:
 
     async def load(self, after: int = -1) -> None:
         """Read the subscriptions of all processes, and apply them to the next events."""
-        stored = await self.store.consumers.all()
-        of_main = await self.store.consumers.of_main() if stored else []
+        await self.load_from(self.store)
+
+    async def load_from(self, store: Store) -> None:
+        """Read the subscriptions, for a command that has its own store."""
+        stored = await store.consumers.all()
+        of_main = await store.consumers.of_main() if stored else []
         self.stored = stored
         self._main = {row.source: [compile_pattern(p) for p in json.loads(row.patterns)] for row in of_main}
         self.apply()
