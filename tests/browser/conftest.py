@@ -85,6 +85,10 @@ secrets = ["whsec_test"]
 verify = "none"
 email = true
 
+[sources.shops]
+provider = "shopify"
+tenants = true
+
 [sources.calendly]
 secrets = ["one", "another"]
 

@@ -15,6 +15,7 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PATHS = [
     "/", "/events?status=failed", "/dead", "/effects", "/effects/1", "/effects/replay", "/email?by=tag",
     f"/email/message?message={SG}", "/email/suppressions", "/sources", "/audit", "/sign-in", "/replay?source=stripe",
+    "/sources/shops/tenants",
 ]  # fmt: skip
 
 CONTRAST = """() => {
