@@ -2,7 +2,7 @@
 
 For the event `evt_poison`, `search` kills the process.
 
-python -m tests.faults.consumer_worker DATABASE LEASE_SECONDS [ATTEMPTS]
+python -m tests.faults.consumer_worker DATABASE LEASE_SECONDS [ATTEMPTS [HANDLER_SECONDS]]
 """
 
 import asyncio
@@ -15,22 +15,24 @@ from oncehook import Event, Inbox, Retry
 from tests.support.waiting import let_time_pass
 
 
-async def main(database: str, lease: str, attempts: str = "1000") -> None:
+async def main(database: str, lease: str, attempts: str = "1000", seconds: str = "0.002") -> None:
     """`attempts` are those of `main` and `ledger`. A kill uses up an attempt of each leased event."""
     inbox = Inbox(database, lease=float(lease), migrate="never", poll=0.05)
     inbox.source("stripe", secrets=["whsec_test"])
+    pause = float(seconds)
     retry = Retry(attempts=int(attempts), first=0.05, most=0.1)
     values = "$1, $2" if database.startswith("postgresql") else "?, ?"
 
     async def write(event: Event, tx: Any) -> None:
         await tx.execute(f"INSERT INTO ledger (event_id, consumer) VALUES ({values})", event.id, event.consumer)
-        await let_time_pass(0.002)
+        await let_time_pass(pause)
 
-    @inbox.on("stripe", "*", consumer="search", retry=Retry(attempts=3, first=0.01, most=0.02))
+    @inbox.on("stripe", "*", consumer="search", retry=Retry(attempts=3, first=0, most=0))
     async def fail(event: Event, tx: Any) -> None:
-        await write(event, tx)
         if event.id == "evt_poison":
+            await let_time_pass(0.2)  # the others run meanwhile, unless this event is isolated
             os.kill(os.getpid(), signal.SIGKILL)
+        await write(event, tx)
         raise RuntimeError("the search index is down")
 
     inbox.on("stripe", "*", retry=retry)(write)

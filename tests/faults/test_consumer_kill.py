@@ -99,10 +99,9 @@ async def test_event_that_kills_the_process_of_one_consumer_makes_no_dead_letter
 ) -> None:
     """The first kill costs the others an attempt. After that, the event runs while they run nothing."""
     async with receiving(make_inbox, database) as deliver_more:
-        await deliver_more(20)
         await deliver_more(1, "evt_poison")
-        await deliver_more(20)
-        workers = [WorkerProcess(database, "2", module=WORKER)]
+        await deliver_more(3)
+        workers = [WorkerProcess(database, "2", "0.3", module=WORKER)]
 
         def has_ended() -> bool:
             return workers[-1].process.poll() is not None or run_sql(database, UNFINISHED) == [(0,)]
@@ -111,7 +110,7 @@ async def test_event_that_kills_the_process_of_one_consumer_makes_no_dead_letter
             while run_sql(database, UNFINISHED) != [(0,)]:
                 await eventually(has_ended, "the worker is killed, or everything is finished")
                 if workers[-1].process.poll() is not None:
-                    workers.append(WorkerProcess(database, "2", module=WORKER))
+                    workers.append(WorkerProcess(database, "2", "0.3", module=WORKER))
         finally:
             codes = [worker.end(signal.SIGTERM) for worker in workers]
     assert codes == [-signal.SIGKILL] * 3 + [0], "search has three attempts"
