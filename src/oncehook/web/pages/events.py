@@ -43,6 +43,7 @@ async def show(context: Context, request: Request) -> Response:
         states=[*State, UNHANDLED],
         sources=await _sources(context),
         consumers=await named_consumers(context),
+        has_tenants=bool(context.runtime.tenants),
         is_first=not cursor,
         more=urlencode({**filters.non_empty(), "cursor": write_cursor(page.next) or ""}),
         query=urlencode(filters.non_empty()),
