@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.command_line import Run
 from tests.support.events import Rows
-from tests.support.managed import FIRST, KEY, SECOND
+from tests.support.managed import FIRST, KEY, OTHER_KEY, SECOND
 
 ADD = ("sources", "add", "acme", "--provider", "stripe", "--secret", FIRST)
 
@@ -67,6 +67,7 @@ def test_secret_is_read_from_references_and_standard_input(
         (("rotate", "acme"), 2, "--secret"),
         (("rotate", "acme", "--finish", "--grace", "1h"), 2, "without --secret and --grace"),
         (("rotate", "acme", "--secret", "x", "--grace", "soon"), 2, "soon"),
+        (("rotate", "acme", "--secret", "x", "--grace", "9999999d"), 2, "at most 366d"),
         (("rotate", "acme", "--secret", "x"), 2, "there is no managed source acme"),
         (("remove", "acme"), 2, "there is no managed source acme: there are no managed sources"),
         (("remove", "stripe"), 2, "change it there"),
@@ -83,6 +84,23 @@ def test_mistake_is_reported_in_a_sentence(
 def test_without_a_key_the_command_says_how_to_get_one(run: Run, config: Path) -> None:
     ran = run(*ADD)
     assert ran.code == 2 and "oncehook keys generate" in ran.error and FIRST not in ran.error
+
+
+def test_source_of_a_lost_key_is_listed_and_removed_and_added_again(
+    run: Run, config: Path, key: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(*ADD).code == 0
+    monkeypatch.setenv("ONCEHOOK_KEYS", OTHER_KEY)
+    refused = run("sources", "rotate", "acme", "--secret", SECOND)
+    assert refused.code == 2 and "add this key" in refused.error
+    (row,) = run("sources", "list", "--json").lines
+    assert (row["source"], row["is_usable"], row["secrets"]) == ("acme", False, [])
+    assert "cannot be used" in run("sources", "list").out
+    assert run("keys", "abandon", "test", "--yes").code == 0
+    assert run("sources", "remove", "acme").code == 0
+    assert run(*ADD).code == 0
+    (row,) = run("sources", "list", "--json").lines
+    assert row["is_usable"] and len(row["secrets"]) == 1
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

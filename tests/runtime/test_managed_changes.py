@@ -10,8 +10,9 @@ from oncehook import Event, Inbox
 from oncehook.config.managed_secrets import open_secrets, source_context
 from oncehook.model.errors import ConfigurationError
 from oncehook.runtime.managed_changes import SourceChanges, later
+from oncehook.runtime.tenant_changes import TenantChanges
 from tests.support.events import Rows
-from tests.support.managed import FIRST, KEY, SECOND, SIGNING, operator
+from tests.support.managed import FIRST, KEY, SECOND, SIGNING, WRONG_KEY, operator
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +42,40 @@ async def test_every_change_is_audited_without_the_secret(changes: SourceChanges
     assert rotated["secrets"][1] == added["secrets"][0] and rotated["grace_seconds"] == 60
     assert removed == {"source": "acme"}
     assert not any(value in str(audited) for value in (FIRST, SECOND, "token-value"))
+
+
+async def test_audit_names_the_settings_and_hides_the_encrypted_ones(changes: SourceChanges, rows: Rows) -> None:
+    await changes.add("acme", [], {"provider": "stripe", "verify": "none", "forward": "https://example.com/token"})
+    ((detail,),) = rows("SELECT detail FROM webhook_audit")
+    added = json.loads(detail)
+    assert added["settings"] == {"verify": "none"} and added["encrypted_settings"] == ["forward"]
+    assert "example.com" not in detail
+
+
+async def test_removed_source_takes_its_tenants_with_it(changes: SourceChanges, rows: Rows) -> None:
+    for name in ("acme", "other"):
+        await changes.add(name, [], {**STRIPE, "tenants": True})
+    await changes.runtime.managed_sources.load(changes.store)
+    for name in ("acme", "other"):
+        await TenantChanges(changes.runtime, changes.store, "jane", name).add("t1", [FIRST])
+    await changes.remove("acme")
+    left = rows("SELECT source, secrets <> '', removed_at IS NULL FROM webhook_tenants ORDER BY source")
+    assert [tuple(map(bool, row[1:])) for row in left] == [(False, False), (True, True)]
+    query = "SELECT r.number, t.revision FROM webhook_revisions r, webhook_tenants t WHERE source = 'acme'"
+    ((number, revision),) = rows(query)
+    assert number == revision, "every process forgets the tenants"
+
+
+async def test_change_with_another_key_under_the_same_id_is_refused(
+    changes: SourceChanges, make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    await changes.add("acme", [FIRST], STRIPE)
+    wrong = make_inbox(keys=[WRONG_KEY])._runtime
+    async with wrong.opened_store() as store:
+        await wrong.managed_sources.load(store, needs_keys=False)
+        with pytest.raises(ConfigurationError, match=r"the key test in .* is not the one"):
+            await SourceChanges(wrong, store, "jane").add("other", [FIRST], STRIPE)
+    assert rows("SELECT name FROM webhook_sources") == [("acme",)]
 
 
 async def test_row_holds_no_secret_and_a_removed_row_holds_nothing(changes: SourceChanges, rows: Rows) -> None:

@@ -8,10 +8,22 @@ import pytest
 
 from oncehook import Event, Inbox
 from oncehook.model.errors import ConfigurationError
+from oncehook.runtime.managed_changes import SourceChanges
 from oncehook.runtime.managed_sources import managed_horizons
 from tests.support.clocks import ManualClock
 from tests.support.events import Rows
-from tests.support.managed import FIRST, KEY, OTHER_KEY, SECOND, SIGNING, THIRD, delivery_status, operator, see_changes
+from tests.support.managed import (
+    FIRST,
+    KEY,
+    OTHER_KEY,
+    SECOND,
+    SIGNING,
+    THIRD,
+    WRONG_KEY,
+    delivery_status,
+    operator,
+    see_changes,
+)
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -123,6 +135,28 @@ async def test_inbox_does_not_start_without_the_key(make_inbox: MakeInbox, manag
     inbox = make_inbox(keys=[OTHER_KEY, KEY])
     async with inbox.lifespan():
         assert await delivery_status(inbox, "acme", FIRST) == 202
+
+
+async def test_inbox_does_not_start_with_another_key_under_the_same_id(
+    make_inbox: MakeInbox, managed_inbox: MakeInbox
+) -> None:
+    async with operator(managed_inbox()) as changes:
+        await changes.add("acme", [FIRST], {"provider": "stripe"})
+    with pytest.raises(ConfigurationError, match=r"the key test in .* is not the one that encrypted the database"):
+        await make_inbox(keys=[WRONG_KEY]).start()
+
+
+async def test_source_whose_key_is_lost_is_left_out_and_can_be_removed(
+    make_inbox: MakeInbox, managed_inbox: MakeInbox, rows: Rows
+) -> None:
+    async with operator(managed_inbox()) as changes:
+        await changes.add("acme", [FIRST], {"provider": "stripe"})
+    other = make_inbox(keys=[OTHER_KEY])._runtime
+    async with other.opened_store() as store:
+        await other.managed_sources.load(store, needs_keys=False)
+        assert "acme" not in other.sources and "acme" in other.managed_sources
+        await SourceChanges(other, store, "jane").remove("acme")
+    assert rows("SELECT secrets FROM webhook_sources") == [("",)]
 
 
 async def test_source_that_is_also_in_code_is_an_error(managed_inbox: MakeInbox, lines: Any) -> None:

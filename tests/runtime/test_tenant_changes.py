@@ -79,6 +79,15 @@ async def test_change_without_a_key_is_refused(make_inbox: Callable[..., Inbox])
             await changes.add("acme", [FIRST])
 
 
+async def test_tenant_that_cannot_be_decrypted_is_listed_with_the_reason(changes: TenantChanges, rows: Rows) -> None:
+    await changes.add("acme", [FIRST])
+    await changes.add("globex", [FIRST])
+    rows("UPDATE webhook_tenants SET secrets = (SELECT secrets FROM webhook_tenants WHERE tenant = 'acme')")
+    listed = [tenant_row(changes.store.keys, row) for row in await changes.store.directory.tenants("stripe", limit=9)]
+    assert [(row["tenant"], len(row["secrets"])) for row in listed] == [("acme", 1), ("globex", 0)]
+    assert listed[0]["problem"] is None and "stripe/globex cannot be read" in listed[1]["problem"]
+
+
 async def test_operators_who_rotate_at_the_same_time_keep_all_secrets(changes: TenantChanges) -> None:
     await changes.add("acme", [FIRST])
     await asyncio.gather(*(changes.rotate("acme", f"whsec_{n}") for n in range(5)))

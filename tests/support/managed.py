@@ -11,6 +11,9 @@ from oncehook.runtime.tenant_changes import TenantChanges
 from tests.support.events import stripe_body, stripe_headers
 
 KEY = "test:" + "A" * 43 + "="
+WRONG_KEY = "test:" + "C" * 42 + "A="
+"""Another key with the id of KEY."""
+
 OTHER_KEY = "other:" + "B" * 42 + "A="
 SIGNING = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 FIRST, SECOND, THIRD = "whsec_first_secret", "whsec_second_secret", "whsec_third_secret"

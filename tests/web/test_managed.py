@@ -23,6 +23,11 @@ def test_refusal_becomes_a_problem_with_a_sentence(error: ConfigurationError, st
     assert raised.value.status == status and raised.value.message[0].isupper() and raised.value.message[-1] in ".?"
 
 
+def test_name_of_a_setting_is_not_capitalized() -> None:
+    with pytest.raises(Problem, match=r"^sources\.acme\.mode"), _problems():
+        raise ConfigurationError("sources.acme.mode is wrong")
+
+
 def test_secret_of_a_form_is_required_and_bounded() -> None:
     assert secret_of({"secret": " whsec_x\n"}) == "whsec_x"
     for secret in ("", "  ", "x" * 20_001, "a\0b"):

@@ -13,7 +13,7 @@ from oncehook.cli.options import ParsedOption, opened, run
 from oncehook.config.configuration import Configuration
 from oncehook.config.secret import resolve
 from oncehook.model.errors import ConfigurationError, OncehookError
-from oncehook.model.values import duration
+from oncehook.model.values import LONGEST, as_duration, duration
 from oncehook.runtime import Runtime
 from oncehook.store.store import Store
 
@@ -25,9 +25,19 @@ secret_option = click.option(
 )
 stdin_option = click.option("--secret-stdin", is_flag=True, help="Read the secret from standard input, one per line.")
 actor_option = click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
+
+
+def _grace(value: str) -> float:
+    """A grace period: 0 ends the older secrets at once."""
+    seconds = duration(value)
+    if seconds > LONGEST:
+        raise ValueError(f"expected at most {as_duration(LONGEST)}")
+    return seconds
+
+
 grace_option = click.option(
     "--grace",
-    type=ParsedOption("duration", duration),
+    type=ParsedOption("duration", _grace),
     help="How long the older secrets stay valid.  [default: 24h]",
 )
 finish_option = click.option("--finish", is_flag=True, help="End the rotation: keep only the newest secret.")
@@ -35,10 +45,10 @@ finish_option = click.option("--finish", is_flag=True, help="End the rotation: k
 
 @asynccontextmanager
 async def opened_runtime(config: str | None) -> AsyncIterator[tuple[Runtime, Store]]:
-    """Open the database, with the configured sources and the managed ones."""
+    """Open the database, with the configured sources and the managed ones whose keys are there."""
     runtime = configured_inbox(config)._runtime
     async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
-        await runtime.managed_sources.load(store)
+        await runtime.managed_sources.load(store, needs_keys=False)
         yield runtime, store
 
 

@@ -124,7 +124,8 @@ def rotate_command(
 @app_option
 @json_option
 def remove_command(name: str, actor: str | None, config: str | None, as_json: bool) -> None:
-    """Remove a source and erase its secrets: every process answers 404 to its deliveries within a second.
+    """Remove a source with its managed tenants, and erase their secrets: every process answers 404 to its deliveries
+    within a second.
 
     Its events stay, and handlers still handle the ones that were accepted before.
 
@@ -191,20 +192,21 @@ async def _rows(config: str | None) -> list[dict[str, Any]]:
         rows = []
         for row in sorted(runtime.managed_sources.rows.values(), key=lambda row: row.name):
             source = runtime.sources.get(row.name)
-            if row.removed_at is not None or source is None:
+            if row.removed_at is not None:
                 continue
             secrets = [
                 {"fingerprint": use["mark"], "verified": use["verified"], "last_used_at": use["last_used_at"]}
-                for use in list_secrets([source], used)
+                for use in (list_secrets([source], used) if source else ())
                 if use["secret"] is not None
             ]
             settings = json.loads(row.settings)
             rows.append(
                 {
                     "source": row.name,
-                    "provider": source.provider_name,
+                    "provider": settings.get("provider", row.name),
                     "settings": {name: value for name, value in settings.items() if name != "provider"},
                     "secrets": secrets,
+                    "is_usable": source is not None,
                     "created_at": row.created_at,
                     "updated_at": row.updated_at,
                     "actor": row.actor,
@@ -219,7 +221,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
     return [
         row["source"],
         row["provider"],
-        marks or "none",
+        marks or ("none" if row["is_usable"] else "cannot be used"),
         last[:19] or "never",
         row["updated_at"][:19],
         row["actor"],

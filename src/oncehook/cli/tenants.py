@@ -197,4 +197,5 @@ async def _rows(config: str | None, source: str, search: str, limit: int) -> lis
 def _cells(row: dict[str, Any]) -> list[object]:
     ends = max((secret["ends_at"] or "" for secret in row["secrets"]), default="")
     marks = ", ".join(secret["fingerprint"] for secret in row["secrets"])
-    return [row["tenant"], marks or "none", ends[:19], row["updated_at"][:19], row["actor"]]
+    shown = marks or ("cannot be decrypted" if row["problem"] else "none")
+    return [row["tenant"], shown, ends[:19], row["updated_at"][:19], row["actor"]]

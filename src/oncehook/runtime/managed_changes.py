@@ -16,7 +16,7 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.nearest import hint
 from oncehook.model.rows import ManagedSource
 from oncehook.model.timestamps import rfc3339
-from oncehook.runtime.managed_sources import PRIVATE, settings_of, split_settings
+from oncehook.runtime.managed_sources import PRIVATE, check_sealing_keys, settings_of, split_settings
 from oncehook.store.rows import DirectoryChange
 from oncehook.store.store import Store
 
@@ -49,7 +49,7 @@ class SourceChanges:
 
     async def add(self, name: str, secrets: Sequence[str], settings: Mapping[str, Any]) -> None:
         """Add a source. Raises ConfigurationError for a name, provider, setting or secret that cannot be used."""
-        require_key(self.store.keys)
+        await require_key(self.store)
         check_private(name, settings)
         now = await self._now()
         values = new_secrets(secrets, now, split_settings(settings)[1])
@@ -62,13 +62,15 @@ class SourceChanges:
             if row is not None and row.removed_at is None:
                 raise NameTaken(f"there is a source {name} already: rotate its secret, or remove it first")
             detail = {"source": name, "provider": provider, "secrets": fingerprints(name, values, now)}
+            detail["settings"] = {key: value for key, value in settings.items() if key not in ("provider", *PRIVATE)}
+            detail["encrypted_settings"] = sorted(values.settings)
             return DirectoryChange(settings=plain, secrets=sealed, action="add_source", detail=detail)
 
         await self.store.directory.change_source(name, self.actor, change)
 
     async def rotate(self, name: str, secret: str, *, grace: float = GRACE) -> None:
         """Add a secret, and end the older ones after `grace` seconds."""
-        require_key(self.store.keys)
+        await require_key(self.store)
         check_value(secret)
 
         def change(row: ManagedSource | None) -> DirectoryChange:
@@ -82,7 +84,7 @@ class SourceChanges:
 
     async def finish(self, name: str) -> None:
         """End all secrets but the newest."""
-        require_key(self.store.keys)
+        await require_key(self.store)
 
         def change(row: ManagedSource | None) -> DirectoryChange:
             row = self._existing(name, row)
@@ -91,7 +93,7 @@ class SourceChanges:
         await self.store.directory.change_source(name, self.actor, change)
 
     async def remove(self, name: str) -> None:
-        """Remove a source and erase its secrets. Its events stay."""
+        """Remove a source with its managed tenants, and erase their secrets. Its events stay."""
 
         def change(row: ManagedSource | None) -> DirectoryChange:
             row = self._existing(name, row)
@@ -136,13 +138,18 @@ def open_row(keys: KeyRing, row: ManagedSource) -> ManagedSecrets:
         raise ConfigurationError(f"the secrets of {row.name} cannot be read: {error}") from None
 
 
-def require_key(keys: KeyRing) -> None:
-    """Raise ConfigurationError without a key."""
-    if not keys:
+async def require_key(store: Store) -> None:
+    """Raise ConfigurationError if there is no key to seal with, or if a key is missing or wrong.
+
+    The first key is recorded before it seals a secret. So another key with the same id is refused from then on.
+    """
+    if not store.keys:
         raise KeyNeeded(
             "managed sources and tenants need a key, because Oncehook encrypts their secrets: `oncehook keys generate` "
             "prints one, and how to set it"
         )
+    await check_sealing_keys(store)
+    await store.encrypted_rows.register()
 
 
 def check_private(name: str, settings: Mapping[str, Any]) -> None:

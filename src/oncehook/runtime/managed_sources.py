@@ -18,6 +18,7 @@ from oncehook.model.event import MAIN
 from oncehook.model.rows import ManagedSource
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
+from oncehook.operations.keys import check_proofs
 from oncehook.operations.prune import horizon
 from oncehook.providers import definition as providers
 from oncehook.providers.source import Source
@@ -60,13 +61,15 @@ class ManagedSources:
             if rows:
                 await self.runtime.consumers.register()  # a consumer's `forward` may handle a new source
 
-    async def load(self, store: Store, rows: list[ManagedSource] | None = None) -> None:
+    async def load(self, store: Store, rows: list[ManagedSource] | None = None, *, needs_keys: bool = True) -> None:
         """Use the managed sources of the database. Raises ConfigurationError if they cannot be used.
 
-        That is the case if a source is also defined in the configuration or in code, or if a key is missing.
+        That is the case if a source is also defined in the configuration or in code, or if a key is missing or wrong.
+        Without `needs_keys`, a source whose key is missing or wrong is left out, so that it can be listed and removed.
         """
         rows = await store.directory.sources() if rows is None else rows
-        await check_keys(store)
+        if needs_keys:
+            await check_sealing_keys(store)
         for name in self._built - {row.name for row in rows if row.removed_at is None}:
             self._remove(name)
         for row in rows:
@@ -191,14 +194,15 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return plain, {name: value for name, value in settings.items() if name in PRIVATE}
 
 
-async def check_keys(store: Store) -> None:
-    """Raise ConfigurationError if the key ring lacks a key that sealed the secrets of a source or tenant."""
+async def check_sealing_keys(store: Store) -> None:
+    """Raise ConfigurationError if a key is missing or wrong that sealed the secrets of a source or tenant."""
     missing = sorted(key for key in await store.directory.sealing_keys() if key not in store.keys)
     if missing:
         raise ConfigurationError(
             f"the database has secrets of sources or tenants that the key {missing[0]} encrypted, and keys "
             f"(ONCEHOOK_KEYS) does not have it: add this key"
         )
+    check_proofs(store, await store.encrypted_rows.registered())
 
 
 def defined_twice(name: str) -> str:

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oncehook.config.keyring import KeyRing, KeyRingError
-from oncehook.config.managed_secrets import ManagedSecrets, check_value, new_secrets, open_secrets, tenant_context
+from oncehook.config.managed_secrets import (
+    ManagedSecret,
+    ManagedSecrets,
+    check_value,
+    new_secrets,
+    open_secrets,
+    tenant_context,
+)
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.nearest import hint
 from oncehook.model.rows import ManagedTenant
@@ -32,7 +39,7 @@ class TenantChanges:
 
     async def add(self, tenant: str, secrets: Sequence[str]) -> None:
         """Add a tenant. Raises ConfigurationError for a name or a secret that cannot be used."""
-        require_key(self.store.keys)
+        await require_key(self.store)
         name = self.source.name
         if not TENANT_NAME.fullmatch(tenant):
             raise ConfigurationError(
@@ -45,7 +52,7 @@ class TenantChanges:
 
         def change(row: ManagedTenant | None) -> DirectoryChange:
             if row is not None and row.removed_at is None:
-                raise NameTaken(f"{name} has a tenant {tenant} already: rotate its secret, or remove it first")
+                raise NameTaken(f"the source {name} has a tenant {tenant} already: rotate its secret, or remove it")
             detail = {"source": name, "tenant": tenant, "secrets": fingerprints(name, values, now)}
             return DirectoryChange(secrets=sealed, action="add_tenant", detail=detail)
 
@@ -53,7 +60,7 @@ class TenantChanges:
 
     async def rotate(self, tenant: str, secret: str, *, grace: float = GRACE) -> None:
         """Add a secret, and end the older ones after `grace` seconds."""
-        require_key(self.store.keys)
+        await require_key(self.store)
         check_value(secret)
 
         def change(row: ManagedTenant | None) -> DirectoryChange:
@@ -66,7 +73,7 @@ class TenantChanges:
 
     async def finish(self, tenant: str) -> None:
         """End all secrets of a tenant but the newest."""
-        require_key(self.store.keys)
+        await require_key(self.store)
 
         def change(row: ManagedTenant | None) -> DirectoryChange:
             row = self._existing(tenant, row)
@@ -91,7 +98,7 @@ class TenantChanges:
             near = await self.store.directory.tenants(self.source.name, search=tenant[:1], limit=1000)
             names = [row.tenant for row in near]
             action = hint(tenant, names, "tenants") if names else "list the tenants to see their names"
-            raise UnknownName(f"{self.source.name} has no managed tenant {tenant}: {action}") from None
+            raise UnknownName(f"the source {self.source.name} has no managed tenant {tenant}: {action}") from None
 
     def _existing(self, tenant: str, row: ManagedTenant | None) -> ManagedTenant:
         if row is None or row.removed_at is not None:
@@ -134,8 +141,11 @@ def open_tenant(keys: KeyRing, row: ManagedTenant) -> ManagedSecrets:
 
 
 def tenant_row(keys: KeyRing, row: ManagedTenant) -> dict[str, Any]:
-    """Return a tenant as the command line, the API and the dashboard list it: fingerprints, never secrets."""
-    secrets = open_tenant(keys, row).active(row.now)
+    """Return a tenant as the command line, the API and the dashboard list it: fingerprints, never secrets.
+
+    If the secrets cannot be decrypted, `problem` says why.
+    """
+    secrets, problem = _readable(keys, row)
     marks = fingerprints(row.source, ManagedSecrets(secrets), row.now)
     return {
         "source": row.source,
@@ -147,4 +157,12 @@ def tenant_row(keys: KeyRing, row: ManagedTenant) -> dict[str, Any]:
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "actor": row.actor,
+        "problem": problem,
     }
+
+
+def _readable(keys: KeyRing, row: ManagedTenant) -> tuple[tuple[ManagedSecret, ...], str | None]:
+    try:
+        return open_tenant(keys, row).active(row.now), None
+    except ConfigurationError as error:
+        return (), str(error)

@@ -44,6 +44,8 @@ class SqlDirectoryStore:
             changed = change(rows[0] if rows else None)
             parameters = {"name": name, "settings": changed.settings or "{}"}
             await _put(run, "put_source", parameters, changed, revision=revision, actor=actor)
+            if changed.is_removed:
+                await run("remove_tenants", {"source": name, "revision": revision, "actor": actor})
             return revision
 
         return await self._executor.transaction(work)

@@ -59,7 +59,8 @@ def _problems() -> Iterator[None]:
 
 def _sentence(error: ConfigurationError) -> str:
     text = str(error)
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('?', '.')) else '.'}"
+    is_setting = text.startswith("sources.")  # a name is not capitalized
+    return f"{text[:1] if is_setting else text[:1].upper()}{text[1:]}{'' if text.endswith(('?', '.')) else '.'}"
 
 
 async def list_tenants(

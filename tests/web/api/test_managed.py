@@ -41,7 +41,7 @@ async def test_source_is_added_rotated_and_removed(inbox: Inbox, program: httpx.
     rotated = await program.post("/api/sources/acme/rotate", json={"secret": SECOND, "grace_seconds": 60})
     assert rotated.json() == {"source": "acme"}
     assert [await delivery_status(inbox, "acme", secret, secret) for secret in (FIRST, SECOND)] == [202, 202]
-    assert (await program.post("/api/sources/acme/rotate", json={})).status_code == 200
+    assert (await program.post("/api/sources/acme/rotate", json={"finish": True})).status_code == 200
     assert await delivery_status(inbox, "acme", FIRST) == 401
     assert (await program.delete("/api/sources/acme")).json() == {"source": "acme"}
     assert await delivery_status(inbox, "acme", SECOND) == 404
@@ -64,7 +64,10 @@ async def test_tenant_is_added_listed_rotated_and_removed(inbox: Inbox, program:
     assert (await program.post(f"{path}/acme/rotate", json={"secret": SECOND})).status_code == 200
     (acme,) = (await program.get(path, params={"search": "acme"})).json()["tenants"]
     assert [secret["ends_at"] is None for secret in acme["secrets"]] == [True, False] and "whsec" not in str(acme)
-    assert (await program.post(f"{path}/acme/rotate", json={})).json() == {"source": "stripe", "tenant": "acme"}
+    assert (await program.post(f"{path}/acme/rotate", json={"finish": True})).json() == {
+        "source": "stripe",
+        "tenant": "acme",
+    }
     assert await delivery_status(inbox, "stripe/acme", FIRST) == 401
     assert (await program.delete(f"{path}/acme")).status_code == 200
     assert await delivery_status(inbox, "stripe/acme", SECOND) == 404
@@ -81,11 +84,20 @@ async def test_tenant_is_added_listed_rotated_and_removed(inbox: Inbox, program:
         ("", {**NEW, "settings": {"verify_token": "file:/etc/passwd"}}, 422, "bad_source", "verify_token"),
         ("", {**NEW, "secret": "x"}, 422, "bad_body", "secret"),
         ("/nope/rotate", {"secret": "x"}, 404, "not_found", "no managed source nope"),
-        ("/acme/rotate", {"grace_seconds": 5}, 422, "bad_body", "needs a secret"),
+        ("/acme/rotate", {"finish": True, "grace_seconds": 5}, 422, "bad_body", "needs a secret"),
+        ("/acme/rotate", {}, 422, "bad_body", "pass the new secret, or finish"),
+        ("/acme/rotate", {"secret": None}, 422, "bad_body", "pass the new secret, or finish"),
+        ("/acme/rotate", {"secret": "x", "finish": True}, 422, "bad_body", "pass the new secret, or finish"),
         ("/nope/tenants", {"tenant": "a", "secrets": ["x"]}, 404, "not_found", "no source nope"),
         ("/stripe/tenants", {"tenant": "a/b", "secrets": ["x"]}, 422, "bad_source", "up to 128 letters"),
         ("/stripe/tenants", {"tenant": "a"}, 422, "bad_source", "needs a secret"),
-        ("/stripe/tenants/nope/rotate", {"secret": "x"}, 404, "not_found", "no managed tenant nope"),
+        (
+            "/stripe/tenants/nope/rotate",
+            {"secret": "x"},
+            404,
+            "not_found",
+            "The source stripe has no managed tenant nope",
+        ),
     ],
 )
 async def test_change_is_refused_with_a_sentence(

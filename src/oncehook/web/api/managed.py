@@ -78,9 +78,11 @@ async def remove_tenant(context: Context, request: Request) -> Response:
 
 
 def read_rotation(request: Request) -> Rotation:
-    """Read the body of a rotation. Raises Problem for a grace period without a secret."""
+    """Read the body of a rotation. Raises Problem unless it has either a secret or `finish`."""
     body = read_body(request, Rotation)
-    if body.secret is None and body.grace_seconds is not None:
+    if body.finish == (body.secret is not None):
+        raise Problem(422, "bad_body", "The body is not valid: pass the new secret, or finish = true.")
+    if body.finish and body.grace_seconds is not None:
         raise Problem(422, "bad_body", "The body is not valid: grace_seconds needs a secret.")
     return body
 
@@ -101,7 +103,7 @@ ENDPOINTS = (
         "/api/sources/{source}",
         remove_source,
         scope="admin",
-        summary="Removes a managed source and erases its secrets. Its events stay.",
+        summary="Removes a managed source with its tenants, and erases their secrets. Its events stay.",
         response=SourceChange,
     ),
     Endpoint(

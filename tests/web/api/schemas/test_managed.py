@@ -26,7 +26,7 @@ def test_new_source_needs_only_a_name() -> None:
         (NewTenant, {"tenant": "a", "source": "b"}),
         (Rotation, {"secret": "x" * 20_001}),
         (Rotation, {"grace_seconds": -1}),
-        (Rotation, {"finish": True}),
+        (Rotation, {"finish": "yes"}),
         (TenantsQuery, {"limit": 0}),
         (TenantsQuery, {"limit": 501}),
         (TenantsQuery, {"search": "x" * 201}),

@@ -45,6 +45,12 @@ SET secrets = excluded.secrets, revision = excluded.revision, actor = excluded.a
     created_at = CASE WHEN t.removed_at IS NULL THEN t.created_at ELSE now() END, updated_at = now(),
     removed_at = CASE WHEN CAST(:is_removed AS boolean) THEN now() END
 
+-- name: remove_tenants
+-- A source takes its tenants with it, so that their secrets are erased too.
+UPDATE webhook_tenants SET secrets = '', revision = :revision, actor = :actor,
+    updated_at = now(), removed_at = now()
+WHERE source = :source AND removed_at IS NULL
+
 -- name: sealing_keys
 -- The third part of a sealed text is the id of its key.
 SELECT DISTINCT split_part(secrets, ':', 3) AS key FROM webhook_sources WHERE secrets <> ''

@@ -45,6 +45,12 @@ SET secrets = excluded.secrets, revision = excluded.revision, actor = excluded.a
     created_at = CASE WHEN t.removed_at IS NULL THEN t.created_at ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END, updated_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     removed_at = CASE WHEN :is_removed THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
 
+-- name: remove_tenants
+-- A source takes its tenants with it, so that their secrets are erased too.
+UPDATE webhook_tenants SET secrets = '', revision = :revision, actor = :actor,
+    updated_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), removed_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+WHERE source = :source AND removed_at IS NULL
+
 -- name: sealing_keys
 -- The third part of a sealed text is the id of its key.
 SELECT DISTINCT substr(secrets, 17, instr(substr(secrets, 17), ':') - 1) AS key FROM webhook_sources WHERE secrets <> ''

@@ -29,9 +29,10 @@ class NewTenant(Struct, forbid_unknown_fields=True):
 
 
 class Rotation(Struct, forbid_unknown_fields=True):
-    """A new secret. The older ones end after `grace_seconds`. Without a secret, the older ones end now."""
+    """A new `secret`, after which the older ones end in `grace_seconds`; or `finish`, which ends the older ones now."""
 
     secret: Secret | None = None
+    finish: bool = False
     grace_seconds: Annotated[float, Meta(ge=0, le=LONGEST)] | None = None
 
 
@@ -57,7 +58,7 @@ class TenantSecret(Struct):
 
 
 class TenantState(Struct):
-    """A managed tenant, and who changed it last."""
+    """A managed tenant, and who changed it last. `problem` says why its secrets cannot be decrypted, or is null."""
 
     source: str
     tenant: str
@@ -66,6 +67,7 @@ class TenantState(Struct):
     created_at: str
     updated_at: str
     actor: str
+    problem: str | None
 
 
 class Tenants(Struct):
