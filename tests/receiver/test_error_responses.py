@@ -34,6 +34,19 @@ def test_a_bad_signature_is_answered_with_401_and_counted(
     assert [(line["event"], line["reason"]) for line in lines()] == [("rejected", "bad_signature")]
 
 
+@pytest.mark.parametrize(("path", "logged"), [("stripe/acme", "acme"), ("stripe/a b", None), ("stripe", None)])
+def test_a_rejection_names_the_tenant_in_the_log_and_in_no_count(
+    errors: ErrorResponses, stats: ReceiverStats, lines: Lines, path: str, logged: str | None
+) -> None:
+    errors.respond(path, Rejected("bad_signature", "no secret matches"))
+    errors.respond(path, RequestRejected.with_code("unknown_tenant", CLOSE))
+    errors.respond(f"nobody/{path}", RequestRejected.with_code("unknown_source", CLOSE))
+    assert [line.get("tenant") for line in lines()] == [logged, logged, None]
+    assert set(stats.unwritten_rejections) == {
+        ("stripe", "bad_signature"), ("stripe", "unknown_tenant"), ("unknown", "unknown_source")
+    }  # fmt: skip
+
+
 def test_a_request_to_an_unknown_source_is_counted_as_unknown(errors: ErrorResponses, stats: ReceiverStats) -> None:
     error = RequestRejected.with_code("unknown_source", CLOSE)
     assert errors.respond("../../etc/passwd", error) == error.response

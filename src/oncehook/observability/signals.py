@@ -328,7 +328,10 @@ def record_failed_claim(claims: Sequence[Claim], error: Unavailable) -> None:
     )
 
 
-def record_rejection(source: str, reason: str, detail: str) -> None:
-    """Count and log a rejected delivery. `source` is the name of a configured source, or "unknown"."""
+def record_rejection(source: str, reason: str, detail: str, tenant: str = "") -> None:
+    """Count and log a rejected delivery. `source` is the name of a configured source, or "unknown".
+
+    `tenant` is the one in the address, also if it does not exist. It is logged and never a label.
+    """
     metrics.count("oncehook_rejected_total", source, reason)
-    emit("rejected", source=source, reason=reason, detail=detail)
+    emit("rejected", source=source, reason=reason, detail=detail, **({"tenant": tenant} if tenant else {}))

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Collection
 
 from oncehook.model.errors import RateLimited, Rejected, Unavailable
+from oncehook.model.tenant import TENANT_NAME
 from oncehook.observability import signals
 from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.receiver.ack import Response, rejected_response, unavailable_response
@@ -20,19 +21,19 @@ class ErrorResponses:
     def respond(self, name: str, error: Exception) -> Response:
         """Return the response for `error`, and count and log it unless that is already done.
 
-        `name` is a source, or a source and a tenant. Only the source is counted and logged.
+        `name` is a source, or a source and a tenant. A tenant is logged, and only the source is counted.
         """
-        name = name.partition("/")[0]
+        name, _, tenant = name.partition("/")
         if isinstance(error, RequestRejected):
             if error.code is not None:
                 known = name if name in self._sources else "unknown"
-                self._count(known, error.code, "rejected before it was read and verified")
+                self._count(known, tenant, error.code, "rejected before it was read and verified")
             return error.response
         if isinstance(error, Rejected):
-            self._count(name, error.reason, error.detail)
+            self._count(name, tenant, error.reason, error.detail)
             return rejected_response(error.reason)
         if isinstance(error, RateLimited):
-            self._count(name, "rate_limited", error.detail)
+            self._count(name, tenant, "rate_limited", error.detail)
             return rejected_response("rate_limited", (b"retry-after", str(error.retry_after).encode()))
         if isinstance(error, Unavailable):
             signals.record_unavailable(name, error.detail)
@@ -41,6 +42,7 @@ class ErrorResponses:
         signals.emit("receiver_failed", source=name, error=type(error).__name__, traceback=frames)
         return unavailable_response(5)  # a bug in the receiver: the sender delivers again
 
-    def _count(self, source: str, reason: str, detail: str) -> None:
-        signals.record_rejection(source, reason, detail)
+    def _count(self, source: str, tenant: str, reason: str, detail: str) -> None:
+        named = tenant if source != "unknown" and TENANT_NAME.fullmatch(tenant) else ""
+        signals.record_rejection(source, reason, detail, named)
         self._stats.record_rejection(source, reason, detail)
