@@ -23,6 +23,7 @@ from oncehook.operations.doctor import examine
 from oncehook.operations.keys import check_keys
 from oncehook.operations.rotation import removed_secret
 from oncehook.runtime import Runtime
+from oncehook.runtime.workers import all_slots
 from oncehook.store.rows import MAX_REJECTIONS
 from oncehook.store.store import Store
 from oncehook.tenants.managed import with_store
@@ -84,7 +85,8 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
             f"SQLite 3.51.3 fixes this; install a newer Python, which includes a newer SQLite",
         )
     try:
-        async with opened(configuration) as store:
+        slots = replace(configuration.settings, concurrency=all_slots(runtime))
+        async with opened(replace(configuration, settings=slots)) as store:
             yield "ok", f"database: {kind} responds, and its schema is up to date"
             difference = abs((await store.operations.now()).timestamp() - SYSTEM.now())
             if difference > MAX_CLOCK_DIFFERENCE:

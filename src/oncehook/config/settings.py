@@ -96,7 +96,9 @@ class Settings:
         boolean,
         "Start even if PostgreSQL runs with `fsync=off` or `synchronous_commit=off`, where acked events may be lost.",
     )
-    concurrency: int = setting(16, positive(whole_number), "How many handlers a worker runs at the same time.")
+    concurrency: int = setting(
+        16, positive(whole_number), "How many handlers of each consumer a worker runs at the same time."
+    )
     lease: float = setting(
         30.0,
         positive(duration),

@@ -164,6 +164,10 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "warning",
         "PostgreSQL may lose acked events. `detail` names the setting, or the asynchronous standby.",
     ),
+    "connections_short": (
+        "warning",
+        "The process may use more connections than PostgreSQL allows. Lower `concurrency` of the inbox or consumers.",
+    ),
     "fast_path_off": ("warning", "A fast path does not work with the installed library. The plain path is used."),
     "django_orm_not_transactional": (
         "warning",

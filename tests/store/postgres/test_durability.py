@@ -8,7 +8,7 @@ import pytest
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError
 from oncehook.store import make_store
-from oncehook.store.postgres.durability import risks, unsafe_setting
+from oncehook.store.postgres.durability import connections_risk, risks, unsafe_setting
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, private_postgres, run_sql
 
@@ -96,3 +96,21 @@ def test_each_risk_is_a_sentence() -> None:
     sentences = risks(SAFE | {"fsync": "off", "full_page_writes": "off", "standbys": 2})
     assert len(sentences) == 3
     assert "2 asynchronous standby server(s)" in sentences[2]
+
+
+def test_more_connections_than_the_server_allows_are_a_risk() -> None:
+    assert connections_risk(97, 97) is None
+    assert (connections_risk(98, 97) or "").startswith("a process may use 98 connections, and PostgreSQL allows 97")
+
+
+async def test_process_that_may_use_too_many_connections_says_so_at_start(
+    postgres: Postgres, emitted: list[tuple[str, dict[str, Any]]]
+) -> None:
+    allowed = int(postgres.settings["max_connections"]) - 3  # superuser_reserved_connections
+    database = postgres.database()
+    for concurrency, lines in ((allowed - 12, 0), (allowed - 11, 1)):
+        store = make_store(Settings(database=database, concurrency=concurrency))
+        await store.open()
+        assert sum("connections" in risk for risk in await store.risks()) == lines
+        await store.close()
+        assert [name for name, _ in emitted].count("connections_short") == lines

@@ -36,3 +36,13 @@ def risks(row: Any) -> list[str]:
             f"acked last. To keep them, name a standby in synchronous_standby_names"
         )
     return sentences
+
+
+def connections_risk(needed: int, allowed: int) -> str | None:
+    """Return a sentence if a process may need more connections than the server allows."""
+    if needed <= allowed:
+        return None
+    return (
+        f"a process may use {needed} connections, and PostgreSQL allows {allowed}: further ones are refused, also "
+        f"those of other programs. Lower `concurrency` of the inbox or of its consumers, or raise max_connections"
+    )

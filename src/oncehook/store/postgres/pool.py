@@ -15,12 +15,15 @@ from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, KeyTaken, RowRefused, StoreUnavailable
 from oncehook.observability import signals
 from oncehook.store import queries
-from oncehook.store.postgres.durability import risks, unsafe_setting
+from oncehook.store.postgres.durability import connections_risk, risks, unsafe_setting
 
 Connection = asyncpg.pool.PoolConnectionProxy
 T = TypeVar("T")
 
 CONNECTIONS = 10
+DEDICATED = 2
+"""The connections of a worker besides the pool and the handlers: the heartbeat of its leases, and one that listens."""
+
 DAYS_AHEAD = 7
 CLOSE_SECONDS = 2.0  # a server that answers takes milliseconds
 MIGRATION_SECONDS = 3600.0
@@ -117,7 +120,14 @@ class PostgresPool:
             raise StoreUnavailable(f"PostgreSQL runs with {unsafe}: an acked event could be lost")
 
     async def risks(self) -> list[str]:
-        return risks(await self._durability())
+        row = await self._durability()
+        short = self._connections_risk(row)
+        return risks(row) + ([] if short is None else [short])
+
+    def _connections_risk(self, row: Any) -> str | None:
+        """Compare the connections of this process with those of the server. A pooler has its own limits."""
+        needed = self.settings.concurrency + CONNECTIONS + DEDICATED
+        return None if self.is_pooled else connections_risk(needed, row["connections"])
 
     async def _durability(self) -> Any:
         async with self.connection() as connection:
@@ -164,6 +174,9 @@ class PostgresPool:
             )
         for risk in risks(row):
             signals.emit("durability_risk", detail=risk)
+        short = self._connections_risk(row)
+        if short is not None:
+            signals.emit("connections_short", detail=short)
 
     # -- connections ----------------------------------------------------------------------------------------------
 

@@ -32,4 +32,6 @@ ALTER TABLE webhook_payloads ATTACH PARTITION {name} FOR VALUES FROM ('{day}') T
 SELECT pg_is_in_recovery() AS is_standby, current_setting('fsync') AS fsync,
        current_setting('synchronous_commit') AS synchronous_commit, current_setting('full_page_writes') AS full_page_writes,
        current_setting('synchronous_standby_names') AS standby_names,
-       (SELECT count(*) FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup') AS standbys
+       (SELECT count(*) FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup') AS standbys,
+       current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+           AS connections
