@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import msgspec
+from msgspec.structs import asdict
+
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import KeyTaken, StoreUnavailable
@@ -57,9 +60,9 @@ class SqliteClaimStore:
                 connection.execute(self._sql["claim_inline"], (claim.inline_seconds, id))
             elif claim.status is State.FAILED:
                 connection.execute(self._sql["claim_failed"], (id,))
-            if claim.copies:
-                copies = [(c.consumer, c.status, c.last_error, c.serial_key, id) for c in claim.copies]
-                connection.executemany(self._sql["claim_copies"], copies)
+        copies = [{"main_id": id, **asdict(copy)} for id, claim in fresh for copy in claim.copies]
+        if copies:
+            connection.execute(self._sql["claim_copies"], (msgspec.json.encode(copies).decode(),))
         results = {id: Claimed(id, True, claim.status, claim.fingerprint) for id, claim in fresh}
         for id, claim in numbered:
             if id not in results:

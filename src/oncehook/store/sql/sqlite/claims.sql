@@ -14,11 +14,14 @@ SELECT id FROM webhook_receipts WHERE id > ?
 INSERT INTO webhook_payloads (receipt_id, body, headers, key_id) VALUES :rows
 
 -- name: claim_copies
+-- In the order of arrival, which the ids of the copies follow.
 INSERT INTO webhook_receipts (main_id, consumer, status, last_error, serial_key, source, tenant, provider, event_id, type,
                               object_id, delivery_id, occurred_at, correlation_id, fingerprint, received_at)
-SELECT id, ?, ?, ?, ?, source, tenant, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
-       fingerprint, received_at
-FROM webhook_receipts WHERE id = ?
+SELECT r.id, c.value ->> 'consumer', coalesce(c.value ->> 'status', 'received'), c.value ->> 'last_error',
+       c.value ->> 'serial_key', r.source, r.tenant, r.provider, r.event_id, r.type, r.object_id, r.delivery_id, r.occurred_at,
+       r.correlation_id, r.fingerprint, r.received_at
+FROM json_each(?) c JOIN webhook_receipts r ON r.id = c.value ->> 'main_id'
+WHERE true ORDER BY c.key
 ON CONFLICT (source, event_id, tenant, consumer) DO NOTHING
 
 -- name: claim_key
