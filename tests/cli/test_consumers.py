@@ -47,7 +47,7 @@ def test_removal_needs_yes_without_a_terminal_and_ends_the_open_receipts(
     run: Run, subscribed: None, rows: Rows
 ) -> None:
     ran = run("consumers", "remove", "analytics")
-    assert ran.code == 2 and "2 unfinished receipts and 1 dead letters: confirm with --yes" in ran.error
+    assert ran.code == 2 and "2 unfinished receipts and 1 dead letter: confirm with --yes" in ran.error
     ran = run("consumers", "remove", "analytics", "--yes", "--actor", "ann")
     assert (ran.code, ran.out, ran.error) == (0, "analytics is removed; 3 receipts became ignored\n", "")
     ended = rows("SELECT DISTINCT status, last_error FROM webhook_receipts WHERE consumer = 'analytics'")

@@ -50,6 +50,7 @@ def test_consumer_needs_no_key(tmp_path: Path) -> None:
         ("[consumers.analytics]\nrates = 5\n", r"did you mean consumers\.analytics\.rate\?"),
         ("[consumers.analytics]\nconcurrency = -1\n", r"consumers\.analytics\.concurrency is -1"),
         ("[consumers.Analytics]\n", "not a name of a consumer"),
+        ("[consumers.-]\n", "not a name of a consumer; use .*, and begin with a letter or digit"),
         ("[consumers.main]\n", "main is the consumer of handlers without a consumer's name"),
         ("consumers = 5\n", r"consumers must contain tables"),
     ],

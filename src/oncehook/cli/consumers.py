@@ -126,7 +126,8 @@ async def _remove(name: str, config: str | None, actor: str, yes: bool) -> int:
 async def _confirm(store: Store, name: str) -> None:
     counts = await store.consumers.open_receipts(name, MAX_COUNTED)
     failed = counts.pop("failed", 0)
-    what = f"{sum(counts.values()):,} unfinished receipts and {failed:,} dead letters"
+    unfinished = sum(counts.values())
+    what = f"{unfinished:,} unfinished receipt{'s' * (unfinished != 1)} and {failed:,} dead letter{'s' * (failed != 1)}"
     if not sys.stdin.isatty():
         raise click.UsageError(f"this would remove {name} and end {what}: confirm with --yes")
     click.confirm(f"Remove {name} and end {what}?", abort=True, err=True)

@@ -81,7 +81,8 @@ def check_consumer_name(name: Any, where: str) -> None:
     """Raise ConfigurationError unless `name` can be the name of a consumer."""
     if not isinstance(name, str) or not SOURCE_NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{where}: {name!r} is not a name of a consumer; use up to 63 lower-case letters, digits, - and _"
+            f"{where}: {name!r} is not a name of a consumer; use up to 63 lower-case letters, digits, - and _, and "
+            f"begin with a letter or digit"
         )
 
 
