@@ -89,6 +89,12 @@ def test_effects_are_listed_in_a_table_and_as_json(run: Run, filled: Path) -> No
     assert (nothing.code, nothing.error) == (1, "no effect matches\n")
 
 
+def test_effects_of_tenants_are_listed_with_the_tenant(run: Run, filled: Path, rows: Rows) -> None:
+    rows("UPDATE webhook_effects SET scope = 'stripe/acme' WHERE key = 'mail:done'")
+    listed = run("effects").out
+    assert listed.count("stripe") == 2 and listed.count("stripe/acme") == 1
+
+
 def test_failed_effects_are_replayed_by_number_or_all_at_once(run: Run, filled: Path, rows: Rows) -> None:
     [failed] = run("effects", "--status", "failed", "--json").lines
     [done] = run("effects", "--status", "done", "--json").lines

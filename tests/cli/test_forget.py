@@ -55,6 +55,16 @@ def test_everything_of_a_tenant_is_erased(run: Run, accepted: None, rows: Rows) 
     assert (rows(PAYLOADS)[0][0] + 2, rows(RECEIPTS)) == before
 
 
+def test_forget_says_that_a_managed_tenant_can_still_deliver(run: Run, accepted: None, rows: Rows) -> None:
+    rows("UPDATE webhook_receipts SET tenant = 'acme' WHERE event_id IN ('evt_2', 'evt_3')")
+    rows(
+        "INSERT INTO webhook_tenants (source, tenant, secrets, revision, actor) VALUES ('stripe', 'acme', '', 1, 'jane')"
+    )
+    assert "oncehook tenants remove stripe acme" in run("forget", "--tenant", "stripe/acme", "--yes").error
+    rows("UPDATE webhook_tenants SET removed_at = updated_at")
+    assert run("forget", "--tenant", "stripe/acme", "--yes").error == ""
+
+
 @pytest.mark.parametrize("tenant", ["acme", "stripe/", "/acme", "stripe/a/b"])
 def test_tenant_is_named_with_its_source(run: Run, accepted: None, tenant: str) -> None:
     ran = run("forget", "--tenant", tenant, "--yes")

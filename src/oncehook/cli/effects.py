@@ -101,7 +101,7 @@ def _print_table(rows: list[StoredEffect]) -> None:
         [
             (
                 row.created_at[5:19].replace("T", " "),
-                row.source,
+                row.scope if row.scope.startswith(f"{row.source}/") else row.source,  # with the tenant
                 row.key,
                 row.target,
                 str(row.status),

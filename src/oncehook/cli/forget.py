@@ -82,7 +82,13 @@ async def _forget_tenant(config: str | None, source: str, tenant: str, yes: bool
             return 1
         _confirm(f"everything of {source}/{tenant}, which has {_number(counts.receipts, 'event')}", yes)
         erased = await forget_tenant(store, source, tenant, actor=whoami())
+        managed = await store.directory.tenant(source, tenant)
     click.echo(f"erased {_number(erased, 'payload')} and all other data of {source}/{tenant}; the event ids are kept")
+    if managed is not None and managed.removed_at is None:
+        click.echo(
+            f"{source}/{tenant} can still deliver: run `oncehook tenants remove {source} {tenant}`, then this again",
+            err=True,
+        )
     return 0
 
 
