@@ -57,9 +57,8 @@ def test_everything_of_a_tenant_is_erased(run: Run, accepted: None, rows: Rows) 
 
 def test_forget_says_that_a_managed_tenant_can_still_deliver(run: Run, accepted: None, rows: Rows) -> None:
     rows("UPDATE webhook_receipts SET tenant = 'acme' WHERE event_id IN ('evt_2', 'evt_3')")
-    rows(
-        "INSERT INTO webhook_tenants (source, tenant, secrets, revision, actor) VALUES ('stripe', 'acme', '', 1, 'jane')"
-    )
+    columns, values = "source, tenant, secrets, revision, actor", "'stripe', 'acme', '', 1, 'jane'"
+    rows(f"INSERT INTO webhook_tenants ({columns}) VALUES ({values})")
     assert "oncehook tenants remove stripe acme" in run("forget", "--tenant", "stripe/acme", "--yes").error
     rows("UPDATE webhook_tenants SET removed_at = updated_at")
     assert run("forget", "--tenant", "stripe/acme", "--yes").error == ""
