@@ -27,8 +27,8 @@ def test_each_consumer_has_its_own_slots(shop: Inbox) -> None:
     shop.consumer("search", concurrency=2)
     shop.consumer("analytics", forward="https://example.com/hooks")
     slots = {name: slots_of(shop._runtime, name) for name in shop._runtime.handlers.consumers}
-    assert slots == {"main": 5, "analytics": 8, "ledger": 5, "search": 2}
-    assert all_slots(shop._runtime) == 20
+    assert slots == {"main": 5, "analytics": 5, "ledger": 5, "search": 2}
+    assert all_slots(shop._runtime) == 17
 
 
 async def test_process_runs_one_worker_per_consumer_under_one_name(shop: Inbox) -> None:
@@ -46,3 +46,8 @@ async def test_inbox_without_named_consumers_has_one_worker(shop: Inbox) -> None
     async with shop.lifespan():
         shop._runtime.start_worker()
         assert shop._runtime.consumer_workers == []
+
+
+def test_consumer_has_fewer_slots_than_main_by_default(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(concurrency=64)
+    assert (slots_of(inbox._runtime, "main"), slots_of(inbox._runtime, "ledger")) == (64, 8)

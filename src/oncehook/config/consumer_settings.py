@@ -8,6 +8,9 @@ from oncehook.config.settings import setting
 from oncehook.model.retry import retry_fields
 from oncehook.model.values import boolean, conditions, duration, locators, positive, rate, text, texts, whole_number
 
+CONSUMER_SLOTS = 8
+"""Default slots of a consumer. On PostgreSQL, each slot can have a connection."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings:
@@ -46,8 +49,8 @@ class ConsumerSettings:
     concurrency: int | None = setting(
         None,
         positive(whole_number),
-        "How many of its events a worker process handles at the same time. It has these slots for itself. Absent: the "
-        "inbox's `concurrency`, or 8 with a `forward`.",
+        "How many of its events a worker process handles at the same time. It has these slots for itself. Absent: 8, "
+        "or the inbox's `concurrency` if that is smaller.",
     )
     rate: float | None = setting(
         None,

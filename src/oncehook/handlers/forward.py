@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.configuration import consumer_retry
-from oncehook.config.consumer_settings import ConsumerSettings
+from oncehook.config.consumer_settings import CONSUMER_SLOTS, ConsumerSettings
 from oncehook.config.secret import is_reference, resolve
 from oncehook.handlers.event import Event, make_key
 from oncehook.handlers.registry import Handler
@@ -34,8 +34,6 @@ POLICY = Retry(attempts=20)
 TIMEOUT = 15.0
 """Seconds that one request may take, unless the source has a timeout."""
 
-FORWARD_CONCURRENCY = 8
-"""Default number of requests that one worker sends for a consumer at the same time."""
 
 NEVER = re.compile(
     "authorization|cookie|set-cookie|host|connection|keep-alive|content-length|transfer-encoding|te|trailer|upgrade|"
@@ -83,7 +81,7 @@ def consumer_forward(consumer: str, settings: ConsumerSettings) -> ForwardSettin
         url=settings.forward or "",
         secrets=settings.forward_secret,
         timeout=settings.forward_timeout or settings.timeout or TIMEOUT,
-        concurrency=settings.concurrency or FORWARD_CONCURRENCY,
+        concurrency=settings.concurrency or CONSUMER_SLOTS,
         headers=settings.forward_headers,
         retry=with_fields(POLICY, consumer_retry(settings, where), f"{where}.retry"),
     )

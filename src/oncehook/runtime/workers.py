@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehook.handlers.forward import FORWARD_CONCURRENCY
+from oncehook.config.consumer_settings import CONSUMER_SLOTS
 from oncehook.model.event import MAIN
 from oncehook.observability.code_version import checked_out_commit
 from oncehook.worker.heartbeat import Heartbeat
@@ -44,7 +44,7 @@ def slots_of(runtime: "Runtime", consumer: str) -> int:
     own = runtime.consumers.settings.get(consumer)
     if own is not None and own.concurrency is not None:
         return own.concurrency
-    return runtime.settings.concurrency if own is None or own.forward is None else FORWARD_CONCURRENCY
+    return runtime.settings.concurrency if consumer == MAIN else min(runtime.settings.concurrency, CONSUMER_SLOTS)
 
 
 def all_slots(runtime: "Runtime") -> int:
