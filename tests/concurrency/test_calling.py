@@ -23,6 +23,7 @@ from oncehook.concurrency.calling import (
 )
 from oncehook.handlers.registry import Handler
 from oncehook.model.retry import Postpone
+from oncehook.store.encryption import SEALED
 from tests.support.registration import make_registration, wrapped
 from tests.support.waiting import eventually, hang, stays_true
 
@@ -131,6 +132,11 @@ async def test_an_error_keeps_its_cause_and_its_summary_is_its_first_line() -> N
             await call("it", function, Threads(1, "test"), 5.0)
         assert isinstance(raised.value.__cause__, KeyError)
     assert error_summary(ProcessExit("x\ny")) == "ProcessExit: x"
+
+
+def test_text_of_a_sender_in_an_error_does_not_look_encrypted() -> None:
+    error = ValueError("oncehook:aesgcm:2026a:QUJD")
+    assert not SEALED.search(error_summary(error)) and "2026a:QUJD" in error_summary(error)
 
 
 @pytest.mark.system  # it waits for timeouts

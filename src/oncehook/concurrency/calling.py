@@ -20,6 +20,7 @@ from typing import Any
 
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Postpone, Retry, ScheduleRetry, decide
+from oncehook.model.values import SEALED_PREFIX
 
 Function = Callable[..., Any]
 
@@ -286,12 +287,15 @@ def after_failure(retry: Retry, attempt: int, error: BaseException) -> tuple[flo
 
 
 def error_summary(error: BaseException) -> str:
-    """The type and first line of a user's error. Drivers and validators put row data or payloads in later lines."""
+    """The type and first line of a user's error. Drivers and validators put row data or payloads in later lines.
+
+    A sender may choose a part of the text. It must not look like one that the key ring has encrypted.
+    """
     try:
         first, *_ = str(error).splitlines() or [""]
     except Exception:  # a failing __str__ must not prevent the attempt from being recorded
         first = ""
-    return f"{type(error).__name__}: {first}"[:2000]
+    return f"{type(error).__name__}: {first.replace(SEALED_PREFIX, 'oncehook-aesgcm-')}"[:2000]
 
 
 def error_class(summary: str) -> str:

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from oncehook.config.secret import is_reference, resolve
 from oncehook.model.errors import ConfigurationError, OncehookError
+from oncehook.model.values import SEALED_PREFIX
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-PREFIX = "oncehook:aesgcm:"
+PREFIX = SEALED_PREFIX
 KEY_ID = re.compile(r"(?!(?:env|file)\Z)[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 WHERE = "keys (ONCEHOOK_KEYS)"
 KEY_MISSING_SECONDS = 30.0

@@ -98,6 +98,9 @@ def as_rate(per_second: float) -> str:
     return f"{round(per_second * _DURATION['h'], 6):g}/h"
 
 
+SEALED_PREFIX = "oncehook:aesgcm:"
+"""The beginning of a text that the key ring has encrypted. The id of the key follows it."""
+
 LONGEST = 366 * 86400.0
 """The longest pause of a source and the longest wait of a command, in seconds."""
 
