@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -119,6 +120,17 @@ async def test_flood_of_made_up_tenants_neither_grows_memory_nor_reaches_the_loo
     assert sum(directory.calls.values()) <= 1 + 50 + 10 * 50  # the burst, and 50 in each of 10 seconds
     assert unavailable >= 9_000 and len(cache) <= 101
     assert cache.get("acme") is not None, "made-up tenants displaced a known one"
+
+
+async def test_flood_of_made_up_tenants_logs_one_line_per_second(lines: Lines) -> None:
+    clock = ManualClock()
+    cache = make_tenants(Directory("acme"), clock)
+    for number in range(200):
+        clock.advance(0.005)
+        with suppress(Unavailable):
+            await cache.find(f"made-up-{number}")
+    exceeded = [line for line in lines() if line["event"] == "tenant_lookups_exceeded"]
+    assert len(exceeded) == 1, "strangers must not be able to fill the log"
 
 
 async def test_known_tenant_is_renewed_during_a_flood() -> None:

@@ -59,7 +59,7 @@ def command(
     \b
     oncehook backfill analytics --since 30d --dry-run
     oncehook backfill analytics --since 30d --rate 500/s
-    oncehook backfill analytics --since 2026-11-01 --source stripe --type 'invoice.*'
+    oncehook backfill analytics --since 7d --source stripe --type 'invoice.*'
     """
     runtime = configured_inbox(config)._runtime
     done = run(_backfill(runtime, consumer, since, source, type_, rate=rate, dry_run=dry_run, actor=actor))

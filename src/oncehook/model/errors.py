@@ -56,6 +56,10 @@ class IntakeFull(Unavailable):
     """More claims wait for their commit than `intake_limit` or `intake_bytes` allow."""
 
 
+class TenantUnavailable(Unavailable):
+    """The secrets of a tenant cannot be looked up now. The cache of tenants logs it, at most once per second."""
+
+
 class RateLimited(Unavailable):
     """A tenant delivers faster than its source allows. The sender gets 429."""
 

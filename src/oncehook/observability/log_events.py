@@ -31,6 +31,11 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "used. A tenant that is cached keeps its secrets for a while; deliveries to any other get 503. At most one "
         "line per second and source; `failures` counts the lookups since the last line.",
     ),
+    "tenant_lookups_exceeded": (
+        "warning",
+        "Deliveries to tenants that are not cached got 503, because `tenants.lookups` allows no more lookups. At most "
+        "one line per second and source; `count` has the deliveries since the last line.",
+    ),
     "connections_closed": ("warning", "The receiver closed connections that never completed a request."),
     "duplicate_records_dropped": (
         "warning",

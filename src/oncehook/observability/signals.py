@@ -303,10 +303,11 @@ def record_expired_effect_lease(row: ExpiredEffect, settled: SettledEffect) -> N
         emit("effect_failed", **fields, status=settled.status.value, attempt=row.attempt, error=settled.error)
 
 
-def record_unavailable(source: str, detail: str) -> None:
-    """Count and log a delivery that got 503 without a claim."""
+def record_unavailable(source: str, detail: str, *, is_logged: bool = False) -> None:
+    """Count a delivery that got 503 without a claim, and log it unless that is already done."""
     metrics.count("oncehook_rejected_total", source, "unavailable")
-    emit("unavailable", source=source, detail=detail)
+    if not is_logged:
+        emit("unavailable", source=source, detail=detail)
 
 
 def record_failed_claim(claims: Sequence[Claim], error: Unavailable) -> None:

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Collection
 
-from oncehook.model.errors import RateLimited, Rejected, Unavailable
+from oncehook.model.errors import RateLimited, Rejected, TenantUnavailable, Unavailable
 from oncehook.model.tenant import TENANT_NAME
 from oncehook.observability import signals
 from oncehook.observability.receiver_stats import ReceiverStats
@@ -36,7 +36,7 @@ class ErrorResponses:
             self._count(name, tenant, "rate_limited", error.detail)
             return rejected_response("rate_limited", (b"retry-after", str(error.retry_after).encode()))
         if isinstance(error, Unavailable):
-            signals.record_unavailable(name, error.detail)
+            signals.record_unavailable(name, error.detail, is_logged=isinstance(error, TenantUnavailable))
             return unavailable_response(error.retry_after)
         frames = "".join(traceback.format_tb(error.__traceback__))
         signals.emit("receiver_failed", source=name, error=type(error).__name__, traceback=frames)

@@ -16,7 +16,7 @@ from oncehook.concurrency.calling import user_traceback
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.claim import Claim
 from oncehook.model.delivery import Delivery
-from oncehook.model.errors import ConfigurationError, RateLimited, Unavailable
+from oncehook.model.errors import ConfigurationError, RateLimited, TenantUnavailable, Unavailable
 from oncehook.model.tenant import TENANT_NAME, TenantLimits
 from oncehook.observability import signals
 from oncehook.providers.source import Source
@@ -59,7 +59,7 @@ class Entry:
     def result(self) -> Source | None:
         """The source of a known tenant, or None. Raises Unavailable if the lookup failed."""
         if self.failure is not None:
-            raise Unavailable(self.failure, retry_after=RETRY_AFTER)
+            raise TenantUnavailable(self.failure, retry_after=RETRY_AFTER)
         return self.source
 
 
@@ -79,6 +79,8 @@ class TenantCache:
         self._renewals = Budget(limits.lookups)
         self._log_after = -math.inf
         self._unlogged = 0
+        self._log_throttled_after = -math.inf
+        self._throttled = 0
 
     def get(self, tenant: str) -> Source | None:
         """The source of a known tenant that needs no lookup now, or None. Never waits."""
@@ -158,7 +160,17 @@ class TenantCache:
         """Answer while no more lookups are allowed: a known tenant keeps its secrets."""
         if entry is not None and entry.source is not None and now < entry.usable_until:
             return entry.source
-        raise Unavailable("too many new tenants were looked up in this second", retry_after=RETRY_AFTER)
+        self._log_throttled()
+        raise TenantUnavailable("too many new tenants were looked up in this second", retry_after=RETRY_AFTER)
+
+    def _log_throttled(self) -> None:
+        """Log that no more lookups are allowed, at most once per second: anyone can cause it."""
+        self._throttled += 1
+        now = self.clock.monotonic()
+        if now >= self._log_throttled_after:
+            self._log_throttled_after = now + LOG_SECONDS
+            count, self._throttled = self._throttled, 0
+            signals.emit("tenant_lookups_exceeded", source=self.source.name, count=count)
 
     async def _look_up(self, tenant: str, old: Entry | None) -> Entry:
         """Look a tenant up and cache the answer. Raises nothing but CancelledError."""
