@@ -92,14 +92,17 @@ def postgres() -> Postgres:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The address of a database for this test alone, without rows, on each kind of database in turn."""
     migrated = request.node.get_closest_marker("without_schema") is None
     if request.param == "sqlite":
         file = tmp_path / "inbox.db"
-        return sqlite_file(file) if migrated else f"sqlite:///{file}"
+        yield sqlite_file(file) if migrated else f"sqlite:///{file}"
+        return
     server: Postgres = request.getfixturevalue("postgres")
-    return server.database(migrated=migrated)
+    address = server.database(migrated=migrated)
+    yield address
+    server.drop_later(address)
 
 
 @pytest.fixture
@@ -181,7 +184,9 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_f
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def call(*arguments: str) -> Ran:
-        sys.modules.pop("hooks", None)
+        for name, module in list(sys.modules.items()):  # an app of the same name, of this test or another
+            if (getattr(module, "__file__", None) or "").startswith(os.environ["ONCEHOOK_TEST_FOLDER"]):
+                del sys.modules[name]
         monkeypatch.setattr(sys, "argv", ["oncehook", *arguments])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class Postgres:
         self.user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self.process: subprocess.Popen[bytes] | None = None
         self._made = 0
+        self._dropping = ThreadPoolExecutor(1)
         self._has_template = False
         self._as: dict[str, Any] = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
 
@@ -177,6 +179,14 @@ class Postgres:
                 copied += " STRATEGY FILE_COPY"  # with the caches that the first connection would build
             connection.execute(f"CREATE DATABASE {name}{copied}")
         return self.url(name)
+
+    def drop_later(self, address: str) -> None:
+        """Drop a database in the background. They are in memory, and those of all tests together do not fit there."""
+        self._dropping.submit(self._drop, address.rpartition("/")[2])
+
+    def _drop(self, name: str) -> None:
+        with contextlib.suppress(psycopg.Error), psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def _template(self) -> str:
         name = f"migrated_{os.getpid()}"

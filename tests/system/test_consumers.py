@@ -137,6 +137,7 @@ def hanging() -> Iterator[threading.Event]:
     event.set()
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # it takes ten seconds, and is about threads
 async def test_plain_functions_that_hang_take_no_threads_from_another_consumer(
     shop: Inbox, rows: Rows, hanging: threading.Event
 ) -> None:

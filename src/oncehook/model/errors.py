@@ -6,6 +6,7 @@ OncehookError
 ├── Unavailable          an event cannot be stored now; the sender should retry
 │   ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
 │   ├── RateLimited      a tenant delivers faster than its source allows
+│   ├── TenantUnavailable the secrets of a tenant cannot be looked up now
 │   ├── StoreUnavailable the database does not respond, or cannot write now
 │   └── RowRefused       the database rejects this row because of its values
 │       └── KeyTaken     another receipt has one of the event's unique keys
