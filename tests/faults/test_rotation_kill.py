@@ -15,7 +15,11 @@ from tests.support.encryption import encrypted_inbox, ring
 from tests.support.events import Rows, make_claim
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
+# Each test starts processes: on SQLite only with --torture, as the statements are tested on both elsewhere.
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
+]
 
 EVENTS = 3000
 KILLS = 3

@@ -66,7 +66,7 @@ class Postgres:
         self.process: subprocess.Popen[bytes] | None = None
         self._made = 0
         self._dropping = ThreadPoolExecutor(1)
-        self._has_template = False
+        self._migrated = ""
         self._as: dict[str, Any] = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
 
     @classmethod
@@ -189,11 +189,12 @@ class Postgres:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def _template(self) -> str:
-        name = f"migrated_{os.getpid()}"
-        if not self._has_template:
+        """A database with the schema. Its partitions are those of a day, so each day has its own."""
+        name = f"migrated_{os.getpid()}_{time.strftime('%Y%m%d', time.gmtime())}"
+        if name != self._migrated:
             self.sql(f"CREATE DATABASE {name}")
             _migrate(self.url(name))
-            self._has_template = True
+            self._migrated = name
         return name
 
     def sql(self, statement: str, database: str = "postgres") -> str:

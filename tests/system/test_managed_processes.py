@@ -19,7 +19,11 @@ from tests.support.managed import FIRST, KEY, SECOND, THIRD
 from tests.support.serve import ONCEHOOK, Process, write_config
 from tests.support.waiting import eventually, pause_at_random, wait_until
 
-pytestmark = pytest.mark.anyio
+# Each test starts processes: on SQLite only with --torture, as the statements are tested on both elsewhere.
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
+]
 
 SEEN_WITHIN = 3.0
 """Seconds within which every process must use a change: a second, and what a busy machine adds."""

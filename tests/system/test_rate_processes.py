@@ -14,7 +14,11 @@ from tests.support.http_target import Behavior, Request, http_response, receivin
 from tests.support.serve import worker_process, write_config
 from tests.support.waiting import eventually, stays_true
 
-pytestmark = pytest.mark.anyio
+# Each test starts processes: on SQLite only with --torture, as the statements are tested on both elsewhere.
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
+]
 
 RATE, EVENTS, PROCESSES = 10, 40, 3
 HOOKS = """
