@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: run shop test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email docs clean
+.PHONY: run shop test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,7 +23,7 @@ help:
 	@echo "              every test with the plain variant of each fast path (fast_paths = false)"
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
-	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email)"
+	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email, bench-scale)"
 	@echo "make docs     regenerate the generated blocks of docs/"
 
 run: .venv/installed
@@ -33,7 +33,7 @@ shop: .venv/ready-for-tests
 	$(BIN)/python -m examples.shop $(PORT)
 
 test: check
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
 
 test-unit: .venv/ready-for-tests
 	$(BIN)/python -m pytest -q -m unit $(ARGS)
@@ -45,13 +45,13 @@ test-changed: .venv/ready-for-tests
 
 # Without the tests that measuring itself changes: which modules an import loads, and a time.
 coverage: .venv/ready-for-tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json \
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json \
 	  --deselect tests/system/test_import.py \
 	  --deselect tests/providers/test_verify.py::test_verify_takes_at_most_the_time_of_three_hmacs $(ARGS)
 	$(BIN)/python -m tests.support.coverage_report coverage.json
 
 test-plain: .venv/ready-for-tests
-	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
+	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 4 --dist loadgroup -q $(ARGS)
 
 # The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: the code that depends on the internals of other libraries.
 VERSION_TESTS := tests/receiver/test_steps.py tests/receiver/test_fast_protocol.py \
@@ -77,7 +77,7 @@ check: .venv/ready-for-tests
 torture: .venv/ready-for-tests
 	$(BIN)/python -m pytest -q -m torture --torture -o timeout=3600 $(ARGS)
 
-bench: bench-accept bench-process bench-email
+bench: bench-accept bench-process bench-email bench-scale
 
 bench-accept: .venv/ready-for-tests
 	$(BIN)/python -m bench.accept $(ARGS)
@@ -85,6 +85,9 @@ bench-accept: .venv/ready-for-tests
 
 bench-process: .venv/ready-for-tests
 	$(BIN)/python -m bench.process $(ARGS)
+
+bench-scale: .venv/ready-for-tests
+	$(BIN)/python -m bench.scale $(ARGS)
 
 bench-email: .venv/ready-for-tests
 	$(BIN)/python -m bench.email $(ARGS)

@@ -39,13 +39,18 @@ class Stopwatch:
 
     def _now(self) -> tuple[float, float, float]:
         """The time, the CPU time of this process, and the CPU time of all PostgreSQL processes."""
-        server = sum(float(ticks) for ticks in _stat(self.postmaster)[13:15])  # children that have ended
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with suppress(OSError):
-                    stat = _stat(int(folder.name))
-                    server += int(stat[11]) + int(stat[12]) if int(stat[1]) == self.postmaster else 0
-        return time.perf_counter(), time.process_time(), server / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), time.process_time(), server_cpu_seconds(self.postmaster)
+
+
+def server_cpu_seconds(postmaster: int) -> float:
+    """The CPU time of all processes of a PostgreSQL server so far."""
+    ticks = sum(float(number) for number in _stat(postmaster)[13:15])  # children that have ended
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                stat = _stat(int(folder.name))
+                ticks += int(stat[11]) + int(stat[12]) if int(stat[1]) == postmaster else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> list[str]:

@@ -25,13 +25,14 @@ MEANING = {
         "receipt is the correlation id.",
         "replays": "The number of replays.",
         "fingerprint": "A SHA-256 that detects a different body under the same id.",
-        "lease": "The fencing counter: the number of leases. Writes with an older number match no row.",
+        "lease": "The fencing counter: each lease adds a random number. Writes with another number match no row.",
         "lease_until": "When the current lease expires.",
         "leased_at": "When the receipt was last leased.",
         "worker": "The worker that leased it last: host and process.",
         "crashes": "The number of consecutive leases that expired. If it is not 0, the receipt is in quarantine.",
         "is_inline": "Whether the provider's own retries are its attempts.",
         "consumer": "The consumer of this receipt: `main`, or the name that its handler was registered with.",
+        "origin": "Where the event came from, if not over HTTP: the queue of an intake, such as `sqs:orders`.",
         "main_id": "On a receipt of another consumer, the receipt of `main`, which has the payload and the duplicates. "
         "Otherwise empty.",
         "serial_key": "The value of the source's `serial_by`. See [order](order.md#one-at-a-time-per-key).",
@@ -78,7 +79,7 @@ MEANING = {
         "next_attempt_at": "When the next attempt is due.",
         "done_at": "When it ran successfully.",
         "last_error": "The error of the last attempt.",
-        "lease": "The fencing counter: the number of leases. Writes with an older number match no row.",
+        "lease": "The fencing counter: each lease adds a random number. Writes with another number match no row.",
         "lease_until": "When the current lease expires.",
         "leased_at": "When it was last leased.",
         "worker": "The worker that leased it last: host and process.",
@@ -164,6 +165,17 @@ MEANING = {
         "body": "The exact bytes as received. For a batch, those of this event.",
         "headers": "A JSON object of the headers, without credentials and signatures.",
         "key_id": "The key that encrypted body and headers. Empty if they are plain.",
+        "object": "The address of the payload object that has the body; `body` is then empty. Otherwise empty. See "
+        "[large payloads](large-payloads.md).",
+    },
+    "webhook_payload_objects": {
+        "address": "The address of the object: the payload store, a day, the SHA-256 of its bytes, and a random part.",
+        "size": "The number of its bytes.",
+        "created_at": "When it was reserved, shortly before it was written.",
+        "receipt_id": "The receipt of `main` whose body it is. Empty before the claim, and once the body is deleted.",
+        "day": "The `day` of that payload.",
+        "is_released": "Whether no payload needs it any more. It is then deleted from the payload store, and this row "
+        "after it.",
     },
     "webhook_encryption_keys": {
         "key_id": "The id of the key in the key ring.",
@@ -248,13 +260,15 @@ MEANING = {
         "next_attempt_at": "When the next attempt is due. While it is being sent, when its lease expires.",
         "told_at": "When the target accepted it.",
         "last_error": "The error of the last attempt.",
-        "lease": "The fencing counter: the number of leases. Writes with an older number match no row.",
+        "lease": "The fencing counter: each lease adds a random number. Writes with another number match no row.",
         "worker": "The worker that leased it last: host and process.",
     },
-    "webhook_turns": {
-        "name": "A task that one process, the leader, does for all.",
+    "webhook_leaders": {
+        "task": "A task that one process, the leader, does for all.",
         "number": "The fencing counter: writes of an earlier leader match no row.",
-        "taken_at": "When a process last became the leader.",
+        "leader": "The process that became the leader last: host, process and a random part.",
+        "taken_at": "When it became the leader.",
+        "expires_at": "From when on another process may become the leader.",
     },
     "webhook_dlq": {
         "receipt": "The receipt.",
@@ -269,6 +283,7 @@ MEANING = {
         "received_at": "As on the receipt.",
         "failed_at": "When it became a dead letter.",
         "payload": "The body.",
+        "payload_object": "The address of the payload object that has the body; `payload` is then empty.",
     },
     "webhook_consumers": {
         "name": "A consumer other than `main`.",
@@ -307,5 +322,13 @@ MEANING = {
     "webhook_revisions": {
         "name": "`settings`.",
         "number": "Increases with every change of consumers, run-time sources and tenants.",
+    },
+    "webhook_fast_path": {
+        "id": "1.",
+        "secret": "Signs the receipts that processes share in Redis.",
+        "deleted_up_to": "The greatest number of a deleted receipt. A trigger raises it with each deletion.",
+    },
+    "webhook_identity": {
+        "epoch": "A random number. Replaced when a restored backup is noticed, and on SQLite when a service starts.",
     },
 }

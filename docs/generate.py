@@ -17,13 +17,14 @@ from typing import Any
 
 import click
 
-from docs import migrations, provider_pages, reference, schema
+from docs import capacity, migrations, provider_pages, reference, schema
 from docs.markdown import table
 from oncehook.alerts import settings as alerts
 from oncehook.alerts.rules import RULES
 from oncehook.cli import COMMANDS, oncehook
 from oncehook.config import settings
 from oncehook.config.consumer_settings import ConsumerSettings
+from oncehook.config.shard_settings import ShardSettings
 from oncehook.model import values
 from oncehook.model.states import TRANSITIONS, State
 from oncehook.observability.log_events import LOG_EVENTS
@@ -67,7 +68,7 @@ def fill(text: str) -> str:
 def settings_table() -> str:
     rows = [
         (f"`{f.name}`", f"`ONCEHOOK_{f.name.upper()}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
-        for f in fields(settings.Settings)
+        for f in _own_first(settings.Settings)
     ]
     return table(("key", "variable", "default", "meaning"), rows)
 
@@ -80,9 +81,18 @@ def consumer_settings_table() -> str:
     return _settings_of(ConsumerSettings)
 
 
+def shard_settings_table() -> str:
+    return _settings_of(ShardSettings)
+
+
 def _settings_of(cls: Any) -> str:
-    rows = [(f"`{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"]) for f in fields(cls)]
+    rows = [(f"`{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"]) for f in _own_first(cls)]
     return table(("key", "default", "meaning"), rows)
+
+
+def _own_first(cls: Any) -> list[Any]:
+    """The fields of a class, then those of its base classes, which have groups of settings."""
+    return sorted(fields(cls), key=lambda field: field.name not in cls.__annotations__)
 
 
 def dashboard_settings_table() -> str:
@@ -261,6 +271,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
     "consumer-settings": consumer_settings_table,
+    "shard-settings": shard_settings_table,
     "dashboard-settings": dashboard_settings_table,
     "alert-settings": alert_settings_table,
     "rules": rules_table,
@@ -280,6 +291,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "members": reference.members,
     "testing-names": reference.testing_names,
     "email-names": reference.email_names,
+    "scale-figures": capacity.figures_table,
+    "scale-plan": capacity.plan_table,
+    "scale-cost": capacity.cost_table,
 }
 
 

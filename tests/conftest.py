@@ -25,6 +25,7 @@ from oncehook.observability import signals
 from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support import markers
+from tests.support.aws import Moto
 from tests.support.command_line import Ran, Run
 from tests.support.events import Rows
 from tests.support.servers import Postgres, in_memory, run_sql, sqlite_file
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     def stop() -> None:
         Postgres.stop_shared(folder)
+        Moto.stop_shared(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
     config.add_cleanup(stop)
@@ -89,6 +91,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def postgres() -> Postgres:
     """The cluster of this run. The first test that asks for it starts it."""
     return Postgres.shared(Path(os.environ["ONCEHOOK_TEST_FOLDER"]))
+
+
+@pytest.fixture(scope="session")
+def moto() -> Moto:
+    """The stand-in for AWS of this run. The first test that asks for it starts it."""
+    return Moto.shared(Path(os.environ["ONCEHOOK_TEST_FOLDER"]))
+
+
+@pytest.fixture
+def aws(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Moto:
+    """The stand-in for AWS, and the environment that leads this process to it."""
+    for name, value in moto.environment.items():
+        monkeypatch.setenv(name, value)
+    return moto
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    """The address of a SQLite database for this test alone, for tests that need no other database."""
+    return sqlite_file(tmp_path / "inbox.db")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -101,3 +101,12 @@ async def test_a_replay_needs_either_receipts_or_a_filter(inbox: Inbox) -> None:
     for arguments, filters in (((), {}), ((1,), {"status": "failed"})):
         with pytest.raises(ValueError, match="either receipts or a filter"):
             await inbox.replay(*arguments, **filters)  # type: ignore[arg-type]
+
+
+def test_code_cannot_set_the_targets_that_only_the_configuration_may_name(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"effect_targets": ["redis://me:hidden@127.0.0.1:6379"]}
+    with pytest.raises(
+        ConfigurationError, match=r"effect_targets cannot be set in code: write it in oncehook\.toml"
+    ) as e:
+        Inbox(f"sqlite:///{tmp_path}/a.db", **settings)
+    assert "hidden" not in str(e.value)

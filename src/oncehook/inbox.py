@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.config.configuration import Configuration, load, read_consumer, read_source, read_table
+from oncehook.config.configuration import Configuration, check_settable, load, read_consumer, read_source, read_table
 from oncehook.config.options import ConsumerOptions, InboxOptions, SourceOptions
 from oncehook.config.settings import Settings
 from oncehook.handlers.registration import Registration
@@ -77,7 +77,10 @@ class Inbox(Registration):
         engine: "Engine | AsyncEngine | None" = None,
         **settings: Unpack[InboxOptions],
     ) -> None:
+        check_settable(settings)
         configuration = config if isinstance(config, Configuration) else load(config)
+        if database is not None and config is None:
+            configuration = replace(configuration, shards={})  # as its sources, below
         overrides = {**settings} if database is None else {**settings, "database": database}
         self._runtime = Runtime(
             configuration,

@@ -10,6 +10,7 @@ import pytest
 from oncehook import Inbox, StoreUnavailable
 from oncehook.alerts import monitor
 from oncehook.model.incident import SettledAlert, TargetLease
+from oncehook.store.leadership import LeadershipLost
 from oncehook.testing import advance, deliver, drain
 from tests.support.alerts import (
     ALERTS,
@@ -87,22 +88,24 @@ async def test_two_evaluations_open_one_incident_and_an_expired_lock_writes_noth
     ]
     options: dict[str, Any] = {"targets": ["ops"], "recover_after": 0, "remind": None}
     async with inbox.lifespan():
-        first = await inbox._runtime.store.alerts.become_leader("alerts", 0)
+        store = inbox._runtime.store
+        first = await store.leadership.take("alerts", 0)
         await advance(inbox, "1s")
-        second = await inbox._runtime.store.alerts.become_leader("alerts", 0)
+        second = await store.leadership.take("alerts", 3600)
         assert first is not None and second is not None
-        assert await inbox._runtime.store.alerts.become_leader("alerts", 3600) is None
-        assert await inbox._runtime.store.alerts.record(("alerts", first), firing[:1], **options) is None
+        assert await store.leadership.take("alerts", 0) is None
+        with pytest.raises(LeadershipLost):
+            await store.alerts.record(first, firing[:1], **options)
         assert rows(INCIDENTS) == []
-        opened = await inbox._runtime.store.alerts.record(("alerts", second), firing[:1], **options)
-        again = await inbox._runtime.store.alerts.record(("alerts", second), firing[1:], **options)
-        assert opened is not None and len(opened.opened) == 1 and again is not None and again.opened == []
+        opened = await store.alerts.record(second, firing[:1], **options)
+        again = await store.alerts.record(second, firing[1:], **options)
+        assert len(opened.opened) == 1 and again.opened == []
         assert rows("SELECT key FROM webhook_incidents") == [("k1",)]
         assert rows(ALERTS) == [("ops", "opened", "waiting", 0)]
-        over = await inbox._runtime.store.alerts.record(("alerts", second), [], **options)
-        assert over is not None and names(over.recovered) == [("lag", "stripe")]
-        reopened = await inbox._runtime.store.alerts.record(("alerts", second), firing[1:], **options)
-        assert reopened is not None and names(reopened.opened) == [("lag", "stripe")]
+        over = await store.alerts.record(second, [], **options)
+        assert names(over.recovered) == [("lag", "stripe")]
+        reopened = await store.alerts.record(second, firing[1:], **options)
+        assert names(reopened.opened) == [("lag", "stripe")]
 
 
 async def test_process_that_lost_the_lease_of_a_notification_cannot_settle_it(
@@ -217,10 +220,13 @@ async def test_old_incidents_and_rejection_counts_are_pruned(make_inbox: Make, r
         await evaluate_after(inbox)
         await evaluate_after(inbox, "6m")
         await advance(inbox, "40d")
-        await inbox._runtime.store.alerts.prune(monitor.INCIDENT_RETENTION, monitor.DAY, monitor.ACK_RETENTION)
+        store, horizons = inbox._runtime.store, (monitor.INCIDENT_RETENTION, monitor.DAY, monitor.ACK_RETENTION)
+        leadership = await store.leadership.take("alerts", 60)
+        assert leadership is not None
+        await store.alerts.prune(leadership, *horizons)
         assert len(rows(INCIDENTS)) == 1 and rows("SELECT * FROM webhook_refusals") == []
         await advance(inbox, "60d")
-        await inbox._runtime.store.alerts.prune(monitor.INCIDENT_RETENTION, monitor.DAY, monitor.ACK_RETENTION)
+        await store.alerts.prune(leadership, *horizons)
         assert rows(INCIDENTS) == [] and rows(ALERTS) == []
 
 

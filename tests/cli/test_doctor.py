@@ -6,12 +6,15 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from oncehook import Inbox
 from oncehook.testing import post
 from tests.support.command_line import Run
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.rejections import BODY
 from tests.support.serve import write_config
+from tests.support.servers import free_port
 from tests.support.work import claim_and_settle
 
 
@@ -186,3 +189,24 @@ def test_secrets_command_says_which_secret_can_be_removed(
     assert second["verified"] == 0 and second["last_used_at"] is None and "safe to remove" in second["advice"]
     shown = run("secrets")
     assert "secrets[1]" in shown.out and "whsec" not in shown.out
+
+
+def test_doctor_says_whether_redis_answers_and_shows_no_password(run: Run, in_folder: Path, database: str) -> None:
+    write_config(in_folder, database, f'redis = "redis://:hunter2@127.0.0.1:{free_port()}/0"')
+    down = run("doctor")
+    assert "redis: it does not answer (ConnectionError)" in down.out and "hunter2" not in down.out + down.error
+    write_config(in_folder, database, 'redis = "http://example.com"')
+    wrong = run("doctor")
+    assert wrong.code == 1 and "redis is not a Redis URL" in wrong.out
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_doctor_reports_a_read_replica_that_is_not_used(run: Run, in_folder: Path, database: str) -> None:
+    write_config(in_folder, database, f'read_database = "{database}"')
+    primary = run("doctor")
+    assert (
+        primary.code == 1 and "read_database: it is not a standby any more. The dashboard reads the pri" in primary.out
+    )
+    write_config(in_folder, database, f'read_database = "postgresql://127.0.0.1:{free_port()}/gone"')
+    down = run("doctor")
+    assert down.code == 1 and "read_database: PostgreSQL: ConnectionRefusedError. The dashboard reads" in down.out

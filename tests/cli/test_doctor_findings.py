@@ -49,6 +49,16 @@ def test_a_source_that_accepts_unsigned_deliveries_is_a_note(run: Run, hooks: Pa
 
 
 @sqlite
+def test_a_queue_of_nats_that_may_not_sync_is_a_note(run: Run, hooks: Path) -> None:
+    with hooks.open("a") as file:
+        file.write('[sources.waiting]\nprovider = "stripe"\nsecrets = ["whsec_test"]\nintake = "nats://host/orders"\n')
+    (message,) = [message for message, level in levels(run).items() if "sync_interval: always" in message]
+    assert (
+        message.startswith("source waiting: NATS acknowledges messages before fsync") and levels(run)[message] == "note"
+    )
+
+
+@sqlite
 def test_an_app_without_a_handler_for_a_source_is_a_note(run: Run, config: Path, filled: list[int]) -> None:
     (message,) = [message for message in levels(run) if message.startswith("source stripe: this app has no handler")]
     assert message.endswith("no running process has one, so its events wait")

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from oncehook import Inbox
 from oncehook.cli.prune import PrunedSource
 from oncehook.config.settings import Horizon
-from oncehook.store.postgres.retention import PRUNE_LOCK
 from tests.support.ages import set_age
 from tests.support.command_line import Run
 from tests.support.events import STRIPE_SECRET, Rows, make_claim
@@ -83,14 +81,15 @@ def test_a_window_that_is_too_short_is_rejected(run: Run, aged: Path, rows: Rows
     assert stored_events(rows) == ALL_EVENTS
 
 
-@pytest.mark.parametrize("database", ["postgres"], indirect=True)
-def test_exit_code_is_1_if_another_process_is_pruning(run: Run, aged: Path, database: str, rows: Rows) -> None:
-    with psycopg.connect(database) as other:
-        other.execute("SELECT pg_advisory_xact_lock(%s)", [PRUNE_LOCK])
-        ran = run("prune")
-    assert (ran.code, ran.error) == (1, "oncehook: another process is pruning\n")
-    assert stored_events(rows) == ALL_EVENTS, "nothing is deleted without the lock"
-    assert run("prune").code == 0, "the lock is free again"
+def test_exit_code_is_1_if_another_process_is_pruning(run: Run, aged: Path, rows: Rows) -> None:
+    times = "'2026-01-01T00:00:00.000000Z', '2999-01-01T00:00:00.000000Z'"
+    rows(f"INSERT INTO webhook_leaders VALUES ('prune', 1, 'other', {times}) RETURNING task")
+    ran = run("prune")
+    message = "another process is pruning: other. If that process is gone, try again after 2999-01-01T00:00:00Z"
+    assert (ran.code, ran.error) == (1, f"oncehook: {message}\n")
+    assert stored_events(rows) == ALL_EVENTS, "only the leader deletes"
+    rows("UPDATE webhook_leaders SET expires_at = taken_at RETURNING task")
+    assert run("prune").code == 0, "this process becomes the leader"
 
 
 def test_json_of_a_source_has_its_window_and_retention() -> None:

@@ -23,6 +23,7 @@ from tests.support.serve import (
     write_config,
 )
 from tests.support.servers import Postgres, free_port, run_sql
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -64,6 +65,25 @@ def test_a_delivery_in_progress_at_sigterm_is_acked(service: Process, rows: Rows
     assert status == 202
     assert service.wait() == 0
     assert ("evt_1",) in rows("SELECT event_id FROM webhook_receipts")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("options", [[], ["--no-fast-paths"]])
+def test_a_draining_process_is_not_ready_but_accepts_deliveries(
+    tmp_path: Path, database: str, rows: Rows, options: list[str]
+) -> None:
+    """A load balancer sees 503 and stops sending. Connections that stay open close after their next response."""
+    config = write_config(tmp_path, database, 'drain_delay = "1m"')
+    with process(config, *options) as service, httpx.Client(base_url=f"http://127.0.0.1:{service.port}") as client:
+        assert client.get("/readyz").status_code == 200
+        service.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: client.get("/readyz").status_code == 503, "the process is not ready")
+        body = stripe_body("evt_1")
+        response = client.post("/webhooks/stripe", content=body, headers=stripe_headers(body))
+        assert (response.status_code, response.headers["connection"]) == (202, "close")
+        assert client.get("/healthz").status_code == 200
+        assert service.end(signal.SIGINT) == 0, "a second signal must end the delay"
+    assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

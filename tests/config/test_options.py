@@ -1,4 +1,4 @@
-"""The keyword arguments of `Inbox` and `inbox.source` are the settings."""
+"""The keyword arguments of `Inbox` and `inbox.source` are the settings that code may set."""
 
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,7 +14,7 @@ from oncehook.model.retry import Retry
 @pytest.mark.parametrize(
     ("options", "settings", "arguments"),
     [
-        (InboxOptions, Settings, {"database"}),
+        (InboxOptions, Settings, {"database", "effect_targets"}),
         (SourceOptions, SourceSettings, {"secrets"}),
         (ConsumerOptions, ConsumerSettings, set()),
         (RetryOptions, Retry, set()),

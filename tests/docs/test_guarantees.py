@@ -9,20 +9,14 @@ from tests.support.documentation import PAGES, TEST_REFERENCE, missing_tests
 PAGE = PAGES["docs/guarantees.md"]
 SECTIONS = dict(re.findall(r"^### (R\d+)\b.*?\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE))
 ALL = [f"R{number}" for number in range(1, 37)]
-PLANNED = {"R29", "R30"}
 
 
 def test_every_guarantee_has_one_section_in_the_order_of_numbers() -> None:
     sections = re.findall(r"^### (R\d+)\b", PAGE, re.MULTILINE)
-    assert sections == [name for name in ALL if name not in PLANNED]
+    assert sections == ALL
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_guarantee_names_tests_that_exist(name: str) -> None:
     assert TEST_REFERENCE.findall(SECTIONS[name]), f"{name} names no test"
     assert missing_tests(SECTIONS[name]) == [], f"{name} names tests that do not exist"
-
-
-def test_planned_guarantees_are_listed_as_not_built() -> None:
-    planned = PAGE.partition("## Not built yet")[2]
-    assert set(re.findall(r"\*\*(R\d+)\*\*", planned)) == PLANNED

@@ -59,7 +59,7 @@ async def test_settling_after_the_lease_was_lost_changes_nothing(sending: Inbox,
     )
     make_due(rows)
     [again] = await sending._runtime.store.effects.lease(1, "other", SEND, rescued=True)
-    assert (again.lease, again.attempt) == (zombie.lease + 1, 2)
+    assert again.lease > zombie.lease and again.attempt == 2
     assert (
         await sending._runtime.store.effects.settle([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
     )

@@ -38,6 +38,7 @@ async def test_event_that_a_restore_lost_is_accepted_when_it_is_delivered_again(
             await load.until_more(300)
             await asyncio.to_thread(run, server, "pg_dump", "--format=custom", f"--file={dump}", address)
             await load.until_more(300)
+            load.may_vanish = True
             proxy.refuse()
             await asyncio.to_thread(swap, server, address, dump)
             kept = {

@@ -8,16 +8,21 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from oncehook import Inbox
+from oncehook.model.errors import StoreUnavailable
+from oncehook.store.identity import Identity
 from oncehook.testing import deliver
-from tests.support.events import STRIPE_SECRET, stripe_body
+from tests.support.events import STRIPE_SECRET, make_claim, stripe_body
 from tests.support.load import assert_every_ack_is_recorded, under_load
 from tests.support.proxy import proxied
 from tests.support.serve import ONCEHOOK, write_config
 from tests.support.servers import Postgres, private_postgres, run_sql
 from tests.support.standbys import following
+from tests.support.stores import open_store
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +63,36 @@ async def test_asynchronous_standby_is_reported_as_a_risk(
         assert "asynchronous standby" in str(line.__dict__)
         findings = await asyncio.to_thread(doctor, write_config(tmp_path, database))
         assert [finding["level"] for finding in findings if "asynchronous standby" in finding["message"]] == ["note"]
+
+
+async def test_address_that_leads_to_a_standby_is_unavailable_until_the_promotion(primary: Postgres) -> None:
+    """As behind a proxy or a name that changes. Every connection is opened again without a restart."""
+    database = primary.database(migrated=True)
+    changes: list[Identity] = []
+    async with following(primary) as standby, proxied(database) as (proxy, through):
+        await eventually(lambda: standby.has_received_all(), "the standby has the database")
+        async with open_store(through, claim_timeout=0.5) as store:
+            store.identities.on_identity_change(changes.append)
+            await store.claims.insert([make_claim("before")])
+            await store.identities.check()
+            await eventually(lambda: standby.has_received_all(), "the standby has the event")
+            proxy.target = "127.0.0.1", standby.server.port
+            proxy.refuse()
+            proxy.accept()
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                await store.claims.insert([make_claim("during")])
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                await store.identities.check()
+            with pytest.raises(asyncpg.TargetServerAttributeNotMatched):
+                await store.transaction().connection()
+            await asyncio.to_thread(standby.promote)
+            (claimed,) = await store.claims.insert([make_claim("during")])
+            assert claimed.fresh
+            transaction = store.transaction()
+            await transaction.connection()
+            await transaction.rollback()
+            await store.identities.check()
+    assert [identity.name.split("/")[1] for identity in changes] == ["00000002"]
 
 
 async def test_duplicate_is_not_acked_while_the_synchronous_standby_lacks_the_event(primary: Postgres) -> None:

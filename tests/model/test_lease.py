@@ -2,7 +2,7 @@
 
 import pytest
 
-from oncehook.model.lease import Settled
+from oncehook.model.lease import Settled, first_lease
 from oncehook.model.states import State
 from tests.support.events import make_leased
 
@@ -27,3 +27,8 @@ def test_worker_may_change_the_result_of_an_attempt() -> None:
     settled = Settled(7, 3, State.PROCESSED, "processed")
     settled.status, settled.after = State.RETRYING, 5.0
     assert (settled.status, settled.after) == (State.RETRYING, 5.0)
+
+
+def test_first_lease_is_random_and_never_zero() -> None:
+    leases = {first_lease() for _ in range(1000)}
+    assert len(leases) > 990 and min(leases) > 0

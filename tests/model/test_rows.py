@@ -22,7 +22,7 @@ def test_json_of_a_row_has_its_columns_in_order() -> None:
 
 def test_json_keeps_bytes_and_times_as_they_are() -> None:
     now = datetime(2026, 11, 15, tzinfo=UTC)
-    assert StoredBody(1, b"{}", "{}", "stripe", "", "evt_1").as_json()["body"] == b"{}"
+    assert StoredBody(1, b"{}", "{}", None, "stripe", "", "evt_1").as_json()["body"] == b"{}"
     assert Time(now).as_json() == {"now": now}
 
 

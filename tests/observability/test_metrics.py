@@ -27,9 +27,12 @@ def test_metric_names_and_labels_are_the_documented_ones() -> None:
     oncehook_processed_total{source,consumer,outcome} oncehook_handle_seconds{source,consumer,handler}
     oncehook_stale_total{source,consumer} oncehook_effect_conflicts_total{source,consumer} oncehook_effects{state}
     oncehook_oldest_unfinished_seconds{source,consumer} oncehook_unhandled{source,consumer}
-    oncehook_paused{source} oncehook_consumer_paused{consumer}
+    oncehook_paused{source} oncehook_consumer_paused{consumer} oncehook_fast_path_hits_total{source}
+    oncehook_replica_lag_seconds{} oncehook_replica_used{}
+        oncehook_queue_sent_total{} oncehook_queue_ignored_total{} oncehook_queue_messages{state}
+        oncehook_spool_events{} oncehook_intake_lag_seconds{source}
     """
-    names = {match[1]: tuple(match[2].split(",")) for match in re.finditer(r"(\w+)\{([\w,]+)\}", promised)}
+    names = {match[1]: tuple(re.findall(r"\w+", match[2])) for match in re.finditer(r"(\w+)\{([\w,]*)\}", promised)}
     assert {name: labels for name, (_, labels, _) in METRICS.items()} == names
 
 

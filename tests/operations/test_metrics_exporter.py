@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from oncehook.observability import metrics
 from oncehook.observability.metrics import BOUNDS, Tally
 from oncehook.operations.metrics_exporter import MetricsExporter, render
 from oncehook.store import make_store
+from oncehook.store.replica import Position, ReplicaMonitor
 from oncehook.testing import advance, deliver, drain, post
 from tests.support.clocks import ManualClock
 from tests.support.events import stripe_body
@@ -210,3 +212,16 @@ async def test_metrics_page_needs_the_token_if_one_is_set(make_inbox: Callable[.
             assert answer.status_code == status
             assert ("oncehook_received_total" in answer.text) == (status == 200)
             assert (await client.post(f"http://127.0.0.1:{port}/metrics")).status_code == 405
+
+
+async def test_gauges_of_the_read_replica_are_of_this_process(make_inbox: Callable[..., Inbox]) -> None:
+    clock = ManualClock()
+    monitor = ReplicaMonitor(10.0, clock)
+    replica: Any = SimpleNamespace(monitor=monitor)
+    exporter = MetricsExporter(make_inbox()._runtime.store, clock=clock, replica=lambda: replica)
+    before = (await exporter.text()).decode()
+    assert "oncehook_replica_used 0.0" in before and "\noncehook_replica_lag_seconds " not in before
+    monitor.record(clock.monotonic(), Position("1/5", 100, False), Position("1/5", 100, True))
+    clock.advance(2)
+    after = (await exporter.text()).decode()
+    assert "oncehook_replica_used 1.0" in after and "oncehook_replica_lag_seconds 0.0" in after

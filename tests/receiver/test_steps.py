@@ -248,7 +248,7 @@ def database_unavailable(database: str, postgres: Postgres) -> Iterator[None]:
 async def impatient(make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Inbox]:
     """An inbox with short timeouts for its database."""
     monkeypatch.setattr(sqlite, "BUSY_MS", 100)
-    inbox = make_inbox(claim_timeout="500ms")
+    inbox = make_inbox(claim_timeout="500ms", duplicate_cache=0)  # SQLite would answer: it reads while it is locked
     inbox.source("stripe", secrets=["whsec_test"])
     inbox.source("github", secrets=["github-secret"])
     async with inbox.lifespan():

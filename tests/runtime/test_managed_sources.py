@@ -53,6 +53,12 @@ async def test_running_inbox_receives_a_new_source_and_answers_404_after_its_rem
         assert await delivery_status(inbox, "acme", SECOND) == 200, "the event is a duplicate: receipts stay"
 
 
+async def test_managed_source_with_an_intake_is_an_error(managed_inbox: MakeInbox) -> None:
+    async with operator(managed_inbox()) as changes:
+        with pytest.raises(ConfigurationError, match="a managed source cannot have one"):
+            await changes.add("acme", [FIRST], {"provider": "stripe", "intake": "sqs:https://localhost/1/orders"})
+
+
 async def test_inbox_that_starts_later_has_the_source(managed_inbox: MakeInbox) -> None:
     async with operator(managed_inbox()) as changes:
         await changes.add("acme", [FIRST], {"provider": "stripe"})

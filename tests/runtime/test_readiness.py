@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from oncehook import Inbox
+from oncehook.model.errors import Unavailable
+from oncehook.runtime import readiness
 from oncehook.testing import deliver
 from tests.support.events import Rows, stripe_body
 from tests.support.serve import served
@@ -38,6 +40,11 @@ async def locked(database: str, table: str = "webhook_receipts") -> AsyncIterato
             yield
 
 
+@pytest.fixture
+def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "READY_SECONDS", 0.4)
+
+
 async def probe(client: httpx.AsyncClient) -> tuple[int, float]:
     started = time.monotonic()
     status = (await client.get("/readyz")).status_code
@@ -62,7 +69,7 @@ def stripe_inbox(make_inbox: Callable[..., Inbox], **settings: object) -> Inbox:
 
 
 async def test_the_inbox_is_not_ready_while_another_process_holds_the_write_lock(
-    make_inbox: Callable[..., Inbox], database: str
+    make_inbox: Callable[..., Inbox], database: str, quick_probe: None
 ) -> None:
     inbox = stripe_inbox(make_inbox, worker=True)
     async with served(inbox) as port, client_of(port) as client:
@@ -77,7 +84,7 @@ async def test_the_inbox_is_not_ready_while_another_process_holds_the_write_lock
 @only_postgres
 @pytest.mark.parametrize("table", ["webhook_payloads", "webhook_keys"])
 async def test_the_inbox_is_not_ready_while_a_table_of_a_claim_is_locked(
-    make_inbox: Callable[..., Inbox], database: str, table: str
+    make_inbox: Callable[..., Inbox], database: str, table: str, quick_probe: None
 ) -> None:
     async with served(stripe_inbox(make_inbox)) as port, client_of(port) as client:
         async with locked(database, table):
@@ -89,7 +96,7 @@ async def test_the_inbox_is_not_ready_while_a_table_of_a_claim_is_locked(
 async def test_the_probe_answers_in_time_while_deliveries_wait_for_the_lock(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows
 ) -> None:
-    inbox = stripe_inbox(make_inbox, claim_timeout="2s", worker=True)
+    inbox = stripe_inbox(make_inbox, claim_timeout="1s", worker=True)
     async with served(inbox) as port, client_of(port) as client:
         async with locked(database):
             started = time.monotonic()
@@ -99,7 +106,7 @@ async def test_the_probe_answers_in_time_while_deliveries_wait_for_the_lock(
                 assert status == 503 and seconds < MAX_SECONDS
             answers = [task.result() for task in sent]
             assert {answer.status for answer in answers} == {503}
-            assert time.monotonic() - started < 4 + 4  # twice claim_timeout, and a busy machine
+            assert time.monotonic() - started < 2 + 6  # twice claim_timeout, and a busy machine
         await wait_until_ready(client)
     assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
 
@@ -132,3 +139,14 @@ async def test_a_check_leaves_no_rows_behind(make_inbox: Callable[..., Inbox], r
         assert (await deliver(inbox, "stripe", stripe_body())).status == 202
         await inbox.ready()
     assert rows("SELECT count(*) FROM webhook_receipts") == [(1,)]
+
+
+async def test_a_draining_inbox_is_not_ready_until_it_starts_again(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    async with inbox.lifespan():
+        await inbox.ready()
+        inbox._runtime.readiness.drain()
+        with pytest.raises(Unavailable, match="stopping"):
+            await inbox.ready()
+    async with inbox.lifespan():
+        await inbox.ready()

@@ -140,7 +140,7 @@ async def test_receipt_waits_without_an_attempt_while_its_key_is_missing(
         await send(inbox, "evt_1")
         with_other_keys(inbox, "2026a")
         (leased,) = await store_of(inbox).leases.take(1, 30, "worker-1")
-        assert leased.body is None and isinstance(leased.key_error, KeyMissing)
+        assert leased.body is None and isinstance(leased.payload_error, KeyMissing)
         assert await inbox._runtime.start_processor().process(leased) is None
         assert rows("SELECT status, attempts, last_error FROM webhook_receipts") == [("received", 0, None)]
         assert rows("SELECT count(*) FROM webhook_attempts") == [(0,)]

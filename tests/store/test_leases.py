@@ -105,7 +105,7 @@ async def test_expired_leases_are_read_in_pages(store: Store) -> None:
 async def test_inline_receipt_is_leased_only_while_it_is_retrying_or_expired(store: Store) -> None:
     (claimed,) = await store.claims.insert([make_claim("evt_1", inline_seconds=60.0, status=State.PROCESSING)])
     assert await store.leases.take_one(claimed.receipt, 30, "worker") is None, "its first attempt is running"
-    await store.leases.settle([Settled(claimed.receipt, 1, State.RETRYING, "retrying", after=60.0, error="no")])
+    await store.leases.settle([Settled(claimed.receipt, 0, State.RETRYING, "retrying", after=60.0, error="no")])
     leased = await store.leases.take_one(claimed.receipt, 30, "worker")
     assert leased is not None and leased.attempt == 2
     assert await store.leases.take(10, 30, "worker") == [], "workers never lease inline receipts"
@@ -113,7 +113,7 @@ async def test_inline_receipt_is_leased_only_while_it_is_retrying_or_expired(sto
 
 async def test_inline_receipt_is_abandoned_when_its_provider_stops_retrying(store: Store, rows: Rows) -> None:
     (claimed,) = await store.claims.insert([make_claim("evt_1", inline_seconds=60.0, status=State.PROCESSING)])
-    await store.leases.settle([Settled(claimed.receipt, 1, State.RETRYING, "retrying", after=60.0, error="E: no")])
+    await store.leases.settle([Settled(claimed.receipt, 0, State.RETRYING, "retrying", after=60.0, error="E: no")])
     assert await store.leases.abandon_inline("the provider stopped retrying") == []
     await store.schema.move_times_back(120)
     (row,) = await store.leases.abandon_inline("the provider stopped retrying")

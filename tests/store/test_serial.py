@@ -11,7 +11,7 @@ def leased(key: str, source: str = "stripe") -> Leased:
     return Leased(
         source=source, provider="stripe", event_id=key, type="invoice.paid", object_id=None, delivery_id=None,
         occurred_at=None, correlation_id=None, receipt=1, lease=1, attempt=1, received_at=datetime.now(UTC),
-        replays=0, body=b"", headers="{}", serial_key=key,
+        replays=0, body=b"", headers="{}", object=None, serial_key=key,
     )  # fmt: skip
 
 

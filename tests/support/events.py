@@ -18,7 +18,7 @@ STRIPE_SECRET = "whsec_test"
 EVENT_KEYS = (
     "receipt", "source", "tenant", "consumer", "provider", "event_id", "type", "object_id", "occurred_at",
     "received_at", "status", "attempts", "next_attempt_at", "processed_at", "failed_at", "last_error",
-    "duplicates", "correlation_id", "delivery_id", "replays",
+    "duplicates", "correlation_id", "delivery_id", "origin", "replays",
 )  # fmt: skip
 """The keys of an event as JSON."""
 
@@ -74,6 +74,7 @@ def make_leased(**changes: Any) -> Leased:
         "replays": 0,
         "body": b"{}",
         "headers": "{}",
+        "object": None,
     }
     return Leased(**facts | changes)
 

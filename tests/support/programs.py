@@ -42,19 +42,31 @@ def _find_postgres() -> Path | None:
     return next((folder for folder in candidates if (folder / "postgres").exists()), None)
 
 
+def _find_rabbitmq() -> Path | None:
+    """The folder with rabbitmq-server itself. Debian's script on PATH insists on the account `rabbitmq`."""
+    candidates = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin"), reverse=True)
+    return next((folder for folder in candidates if (folder / "rabbitmq-server").exists()), None)
+
+
 PROGRAMS = {
     program.name: program
     for program in (
         Program("postgres", "postgresql", _find_postgres, "the PostgreSQL server (initdb, postgres)"),
+        Program("etcd", "etcd-server", lambda: _on_path("etcd"), "etcd, in which Patroni keeps its leader lock"),
         Program("pgbouncer", "pgbouncer", lambda: _on_path("pgbouncer"), "the connection pooler PgBouncer"),
+        Program("redis", "redis-server", lambda: _on_path("redis-server"), "the cache Redis"),
         Program(
             "chromium",
             "chromium",
             lambda: _on_path("chromium", "chromium-browser", "google-chrome", "chrome"),
             "a browser for the tests of the dashboard",
         ),
+        Program("haproxy", "haproxy", lambda: _on_path("haproxy"), "the load balancer HAProxy"),
+        Program("ip", "iproute2", lambda: _on_path("ip"), "network namespaces (ip)"),
         Program("prometheus", "prometheus", lambda: _on_path("prometheus"), "Prometheus for the alert rules"),
         Program("promtool", "prometheus", lambda: _on_path("promtool"), "Prometheus's tool for the alert rules"),
+        Program("redis-server", "redis-server", lambda: _on_path("redis-server"), "the Redis server"),
+        Program("rabbitmq-server", "rabbitmq-server", _find_rabbitmq, "the RabbitMQ server"),
     )
 }
 

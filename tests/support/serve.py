@@ -175,11 +175,16 @@ def process(config: Path, *options: str, **more: Any) -> Iterator[Process]:
 
 
 @contextmanager
-def worker_process(folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
+def worker_process(folder: Path, *options: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
     """A running `oncehook worker hooks:inbox` with the configuration in this folder."""
     command = [str(ONCEHOOK), "worker", "hooks:inbox", "--config", "oncehook.toml", *options]
     running = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
     )
     assert running.stdout is not None
     try:

@@ -193,7 +193,7 @@ class Postgres:
         name = f"migrated_{os.getpid()}_{time.strftime('%Y%m%d', time.gmtime())}"
         if name != self._migrated:
             self.sql(f"CREATE DATABASE {name}")
-            _migrate(self.url(name))
+            migrate(self.url(name))
             self._migrated = name
         return name
 
@@ -219,11 +219,12 @@ def sqlite_file(path: Path) -> str:
 def _migrated_sqlite() -> bytes:
     with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
         file = Path(folder) / "migrated.db"
-        _migrate(f"sqlite:///{file}")
+        migrate(f"sqlite:///{file}")
         return file.read_bytes()
 
 
-def _migrate(address: str) -> None:
+def migrate(address: str) -> None:
+    """Create the schema with the command line."""
     mine = {key: value for key, value in os.environ.items() if key != "ONCEHOOK_CONFIG"}  # a test may have set it
     command = [sys.executable, "-m", "oncehook", "migrate"]
     environment = {**mine, "ONCEHOOK_DATABASE": address}

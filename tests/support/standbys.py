@@ -46,6 +46,10 @@ class Standby:
             while await asyncio.to_thread(run_sql, self.primary.url("postgres"), streaming) != [(1,)]:
                 await asyncio.sleep(0.05)
 
+    def has_received_all(self) -> bool:
+        """Whether it has replayed every commit of the primary."""
+        return self.server.sql("SELECT pg_last_wal_replay_lsn()") == self.primary.sql("SELECT pg_current_wal_lsn()")
+
     def promote(self) -> None:
         """Make it the primary. It has only what it has received."""
         assert self.server.sql("SELECT pg_promote()") == "t"

@@ -62,7 +62,7 @@ async def test_two_services_on_one_database_send_one_notification(in_folder: Pat
         try:
             await post_without_id(processes[0].port)
             await eventually(lambda: rows(ALERTS) == [("ops", "opened", "told", 1)])
-            evaluations = "SELECT number FROM webhook_turns"
+            evaluations = "SELECT number FROM webhook_leaders WHERE task = 'alerts'"
             (before,) = rows(evaluations)
             await eventually(lambda: rows(evaluations)[0][0] > before[0] + 5)  # both services keep evaluating
         finally:

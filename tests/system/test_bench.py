@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench import events
 from tests.support import ROOT
 from tests.support.servers import Postgres, in_memory
@@ -52,3 +54,22 @@ def test_the_email_benchmark_measures_the_receiver_and_the_projection(tmp_path: 
     _, figures = run_benchmark(tmp_path, "bench.email", *options)
     assert set(figures["medians"]) == {"receiver alone", "end to end"}
     assert figures["ratio"] > 0
+
+
+@pytest.mark.torture
+def test_the_capacity_benchmark_measures_every_figure_of_the_model(tmp_path: Path) -> None:
+    options = ["--seconds", "0.2", "--connections", "8", "--events", "200", "--receipts", "200"]
+    printed, figures = run_benchmark(tmp_path, "bench.capacity", *options)
+    coarse = {"accept_server_us", "process_server_us", "batch_server_us"}  # 0 in a run shorter than a tick of the clock
+    assert [name for name, value in figures.items() if not value and name not in coarse] == [], "not measured"
+    assert "what a rate of events needs" in printed
+
+
+def test_the_scale_benchmark_compares_numbers_of_processes(tmp_path: Path) -> None:
+    options = ["--processes", "1", "2", "--events", "200", "--seconds", "0.2", "--rounds", "1", "--connections", "8"]
+    printed, figures = run_benchmark(tmp_path, "bench.scale", "--only", "accept", "process", *options)
+    assert set(figures["measurements"]) == {"accept", "process"}
+    for variants in figures["measurements"].values():
+        assert list(variants) == ["1 process", "2 processes"]
+        assert variants["1 process"]["ratio"] == 1.0 and all(row["value"] > 0 for row in variants.values())
+    assert "2 processes" in printed

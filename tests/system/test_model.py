@@ -68,7 +68,8 @@ class Model:
     attempts: int = 0
     crashes: int = 0
     replays: int = 0
-    lease: int = 0  # the fence
+    lease: int = 0  # the fence, which each lease increases by a random number
+    was_leased: bool = False  # since the fence was read
     due: float = 0.0
     leased_until: float = 0.0
     has_payload: bool = True
@@ -167,7 +168,7 @@ class Everything(RuleBasedStateMachine):
         expected = [model.receipt for model in self.known.values() if self.is_due(model)]
         for event_id, model in self.known.items():
             while self.is_due(model):
-                model.attempts, model.lease = model.attempts + 1, model.lease + 1
+                model.attempts, model.was_leased = model.attempts + 1, True
                 self.end(model, self.planned(event_id, model.attempts) if model.has_payload else "gives up")
         assert sorted(one.receipt for one in worked) == sorted(expected)
 
@@ -219,8 +220,9 @@ class Everything(RuleBasedStateMachine):
         assert not taken, "something was leased that is not due"
         for model, one in pairs:
             model.state, model.leased_until = State.PROCESSING, self.now + LEASE
-            model.attempts, model.lease = model.attempts + 1, model.lease + 1
-            assert (one.attempt, one.lease, one.replays) == (model.attempts, model.lease, model.replays)
+            assert one.lease > model.lease
+            model.attempts, model.lease = model.attempts + 1, one.lease
+            assert (one.attempt, one.replays) == (model.attempts, model.replays)
             assert (one.body is not None) == model.has_payload
         return pairs
 
@@ -320,14 +322,21 @@ class Everything(RuleBasedStateMachine):
     @invariant()
     def rows_are_as_the_model_says(self) -> None:
         rows = self.run_sql(
-            "SELECT r.event_id, r.id, r.status, r.attempts, r.lease, r.crashes, r.replays, p.receipt_id IS NOT NULL "
+            "SELECT r.event_id, r.id, r.status, r.attempts, r.crashes, r.replays, p.receipt_id IS NOT NULL "
             "FROM webhook_receipts r LEFT JOIN webhook_payloads p ON p.receipt_id = r.id"
         )
         expected = {
-            (event_id, m.receipt, m.state.value, m.attempts, m.lease, m.crashes, m.replays, m.has_payload)
+            (event_id, m.receipt, m.state.value, m.attempts, m.crashes, m.replays, m.has_payload)
             for event_id, m in self.known.items()
         }
         assert set(rows) == expected and len(rows) == len(expected)
+
+    @invariant()
+    def fence_changes_only_by_a_lease(self) -> None:
+        for event_id, lease in self.run_sql("SELECT event_id, lease FROM webhook_receipts"):
+            model = self.known[event_id]
+            assert lease > model.lease if model.was_leased else lease == model.lease
+            model.lease, model.was_leased = lease, False
 
     @invariant()
     def work_was_applied_once(self) -> None:
@@ -371,16 +380,10 @@ def open_connection(database: str) -> Iterator[Any]:
 
 def run(kind: str, postgres: Postgres, *, examples: int, steps: int) -> None:
     machine = type(f"Everything on {kind}", (Everything,), {"kind": kind, "server": postgres.url("postgres")})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),  # each example creates a database, which takes time
-        ),
-    )
+    slow = list(HealthCheck)  # each example creates a database, which takes time
+    options: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": slow}
+    limits = settings(max_examples=examples, stateful_step_count=steps, **options)
+    run_state_machine_as_test(machine, settings=limits)
 
 
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 15), ("postgres", 4)])

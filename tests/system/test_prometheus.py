@@ -56,6 +56,7 @@ FIRES: dict[str, tuple[dict[str, str], str]] = {
         },
         "35m",
     ),
+    "OncehookSpool": ({"oncehook_spool_events": "0 5x60"}, "8m"),
     "OncehookDeadLetters": ({f'oncehook_receipts{{{WORK}, state="failed"}}': "0 1x60"}, "1m"),
     "OncehookHandlersFail": (
         {

@@ -60,9 +60,17 @@ async def test_not_ready_while_the_database_is_closed(inbox: Inbox, client: http
     await inbox._runtime.store.close()
     response = await client.get("/readyz")
     assert response.status_code == 503 and response.headers["retry-after"]
+    assert response.json()["error"]["message"] == "This process cannot record events now."
     assert (await client.get("/healthz")).status_code == 200, "the process is alive without its database"
     await inbox._runtime.store.open()
     assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_a_process_that_stops_says_so(inbox: Inbox, client: httpx.AsyncClient) -> None:
+    inbox._runtime.readiness.drain()
+    response = await client.get("/readyz")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert response.json() == {"error": {"code": "unavailable", "message": "This process is stopping."}}
 
 
 async def test_request_with_several_host_headers_is_rejected(client: httpx.AsyncClient) -> None:

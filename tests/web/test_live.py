@@ -38,6 +38,34 @@ async def test_reconnecting_page_is_notified_of_what_it_missed(updates: Live) ->
     await stream.aclose()
 
 
+async def test_page_is_notified_of_an_event_between_its_rendering_and_its_stream(inbox: Inbox, updates: Live) -> None:
+    rendered_first = updates.token
+    assert rendered_first == "", "no page was open, so no state is known"
+    stream = updates.stream(last_id=rendered_first)
+    await anext(stream)
+    assert (await anext(stream)).startswith(b"event: changed\n"), "the page cannot know that it shows the newest state"
+    rendered = updates.token
+    await send(inbox, "evt_1")
+    other = updates.stream(last_id=rendered)
+    await anext(other)
+    assert (await anext(other)).startswith(b"event: changed\n")
+    await stream.aclose()
+    await other.aclose()
+
+
+async def test_page_that_shows_the_newest_state_is_not_loaded_again(updates: Live) -> None:
+    stream = updates.stream()
+    await anext(stream)
+    await anext(stream)
+    other = updates.stream(last_id=updates.token)
+    await anext(other)
+    waiting = asyncio.ensure_future(anext(other))
+    assert not (await asyncio.wait([waiting], timeout=0.1))[0], "nothing changed"
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await stream.aclose()
+
+
 async def test_one_query_serves_all_streams_and_none_runs_without_a_stream(updates: Live) -> None:
     streams = [updates.stream() for _ in range(3)]
     for stream in streams:

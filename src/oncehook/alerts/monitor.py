@@ -40,6 +40,7 @@ from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.providers.expressions import parse_time
 from oncehook.providers.source import Source
+from oncehook.store.leadership import LeadershipLost
 from oncehook.store.store import Store
 
 LEADER = "alerts"
@@ -135,6 +136,8 @@ class AlertMonitor:
                     self._sending.add(task)
                     task.add_done_callback(self._sending.discard)
                 reach(Checkpoint.ALERT_RULES_CHECKED)
+            except LeadershipLost:
+                signals.emit("leadership_lost", task=LEADER)
             except Unavailable as error:
                 signals.emit("alerts_database_unavailable", detail=error.detail)
             except Exception as error:
@@ -145,25 +148,25 @@ class AlertMonitor:
     async def evaluate_rules(self) -> IncidentChanges | None:
         """Measure all rules, then open and recover incidents. Returns None if another process is the leader.
 
-        A failed measurement changes nothing: no incident recovers because the database does not answer.
+        A failed measurement changes nothing: no incident recovers because the database does not answer. Raises
+        LeadershipLost, and changes nothing, if this process stalled and another one has become the leader.
         """
-        number = await self.store.alerts.become_leader(LEADER, self.settings.every * 0.9)
-        if number is None:
+        leadership = await self.store.leadership.take(LEADER, self.settings.every * 0.9)
+        if leadership is None:
             return None
         readings = await self.readings()
         self._latest = self.clock.monotonic(), readings
         firing = [reading for reading in readings if reading.is_firing]
         changes = await self.store.alerts.record(
-            (LEADER, number),
+            leadership,
             [_row(reading) for reading in firing],
             targets=sorted(self.targets),
             recover_after=self.settings.recover_after,
             remind=self.settings.remind,
         )
-        if changes is not None:
-            _log_changes(changes)
-        if number % PRUNE_EVERY == 1:
-            await self.store.alerts.prune(INCIDENT_RETENTION, self._longest_horizon() + DAY, ACK_RETENTION)
+        _log_changes(changes)
+        if leadership.number % PRUNE_EVERY == 1:
+            await self.store.alerts.prune(leadership, INCIDENT_RETENTION, self._longest_horizon() + DAY, ACK_RETENTION)
         return changes
 
     async def readings(self) -> list[Reading]:

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any
 
 from oncehook.config.configuration import SOURCE_NAME, named_tables, read_table
-from oncehook.config.settings import setting
+from oncehook.config.setting import setting
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.values import Parse, duration, locators, one_of, positive, text, texts, whole_number
 

@@ -9,21 +9,26 @@ from typing import Any
 import click
 
 from oncehook.cli.app import app_option, configured_inbox, unused_settings
+from oncehook.cli.doctor_spool import spool_findings
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import Configuration
 from oncehook.config.secret import resolve
 from oncehook.handlers.roster import IGNORE_SECONDS, MAX_TYPES
+from oncehook.intake.durability import durability_risk
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.event import MAIN
 from oncehook.model.rows import Unhandled
 from oncehook.model.values import as_duration
+from oncehook.objects.reference import ObjectStoreUnavailable
 from oncehook.operations.consumers import ConsumerSummary, idle_consumers
 from oncehook.operations.doctor import examine
 from oncehook.operations.keys import check_keys
 from oncehook.operations.rotation import removed_secret
 from oncehook.runtime import Runtime
 from oncehook.runtime.workers import all_slots
+from oncehook.store import make_standby
+from oncehook.store.replica import ReplicaMonitor
 from oncehook.store.rows import MAX_REJECTIONS
 from oncehook.store.store import Store
 from oncehook.tenants.managed import with_store
@@ -72,7 +77,9 @@ async def _examine(config: str | None) -> list[Finding]:
     unused = unused_settings(runtime)
     findings += [] if unused is None else [("wrong", unused)]
     findings += [finding async for finding in _database(configuration, runtime)]
+    findings += await _queue(runtime)
     findings += _sources(runtime)
+    findings += [] if configuration.settings.spool is None else spool_findings(configuration.settings)
     return findings
 
 
@@ -95,8 +102,17 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
                     f"the clocks of the database and of this machine differ by {difference:.0f} s, so valid deliveries "
                     f"can be rejected as stale. Synchronize both clocks with NTP",
                 )
-            for risk in await store.risks():
-                yield "note", risk
+            for shard in store.stores:
+                for risk in await shard.risks():
+                    yield "note", risk
+            if configuration.settings.read_database is not None:
+                yield await _replica(store.stores[0])
+            if configuration.settings.payload_store is not None:
+                yield await _payload_store(store)
+            if configuration.settings.redis is not None:
+                yield await _redis(configuration.settings.redis)
+            for finding in await _intakes(runtime):
+                yield finding
             async for finding in _keys(runtime, store):
                 yield finding
             await runtime.managed_sources.load(store)
@@ -119,6 +135,58 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
                 )
     except OncehookError as error:
         yield "wrong", str(error)
+
+
+async def _replica(store: Store) -> Finding:
+    """Check the read replica. Its lag is measured once, so a busy standby may seem to be behind by an instant."""
+    standby, monitor = make_standby(store.settings), ReplicaMonitor(store.settings.read_max_lag)
+    await standby.open()
+    try:
+        position = await standby.primary_position(store.database.executor)
+        monitor.record(SYSTEM.monotonic(), position, replayed := await standby.position())
+    except OncehookError as error:
+        return "wrong", f"read_database: {error}. The dashboard reads the primary"
+    finally:
+        await standby.close()
+    if monitor.problem is not None:
+        return "wrong", f"read_database: {monitor.problem}. The dashboard reads the primary"
+    behind = max(0, position.position - replayed.position)
+    return "ok", f"read_database: the standby responds, {behind:,} bytes of log behind"
+
+
+async def _payload_store(store: Store) -> Finding:
+    try:
+        await store.objects.check()
+    except ObjectStoreUnavailable as error:
+        return "wrong", f"payload_store: {error}. Events whose bodies it has wait until it answers"
+    number = sum([(await shard.payload_objects.counts()).number for shard in store.stores])
+    return "ok", f"payload_store: {store.settings.payload_store} answers, and has {number:,} objects"
+
+
+async def _redis(url: str) -> Finding:
+    from oncehook.brokers.redis_cache import RedisCache  # needs an extra
+
+    cache = RedisCache(url)
+    problem = await cache.check()
+    await cache.stop()
+    if problem is None:
+        return "ok", "redis: it answers"
+    return "note", f"redis: it does not answer ({problem}). Duplicates are found in the database, which is slower"
+
+
+async def _queue(runtime: Runtime) -> list[Finding]:
+    if runtime.settings.queue == "database":
+        return []
+    from oncehook.runtime.work_queue import examine_queue
+
+    return await examine_queue(runtime)
+
+
+async def _intakes(runtime: Runtime) -> list[Finding]:
+    """The queues of sources: whether they answer, and the messages that were set aside."""
+    from oncehook.cli.intake import intake_findings  # only an inbox with an intake needs it
+
+    return await intake_findings(runtime.sources)
 
 
 async def _keys(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
@@ -210,6 +278,9 @@ def _sources(runtime: Runtime) -> list[Finding]:
         elif source.provider.support == "unconfirmed":
             scheme = f"the signature scheme of {source.provider_name}"
             findings.append(("note", f"source {name}: {scheme} is not confirmed; test it before you rely on it"))
+        risk = durability_risk(source.settings)
+        if risk is not None:
+            findings.append(("note", f"source {name}: {risk}"))
     return findings or [("ok", f"sources: {', '.join(sorted(runtime.sources)) or 'none yet'}")]
 
 

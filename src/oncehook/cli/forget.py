@@ -61,6 +61,7 @@ async def _forget(config: str | None, object_id: str, address: str, yes: bool) -
         _confirm(_number(len(receipts), "payload"), yes)
         facts = await email.forget(address, actor=whoami()) if email else 0
         erased = await forget(store, receipts, actor=whoami(), object_id=object_id, address=address)
+        await _warn_of_objects(store)
     click.echo(f"erased {_number(erased, 'payload')}; the receipts are kept")
     if facts:
         click.echo(f"erased the address from {facts:,} email rows; a suppression stays in force, stored as a hash")
@@ -82,6 +83,7 @@ async def _forget_tenant(config: str | None, source: str, tenant: str, yes: bool
             return 1
         _confirm(f"everything of {source}/{tenant}, which has {_number(counts.receipts, 'event')}", yes)
         erased = await forget_tenant(store, source, tenant, actor=whoami())
+        await _warn_of_objects(store)
         managed = await store.directory.tenant(source, tenant)
     click.echo(f"erased {_number(erased, 'payload')} and all other data of {source}/{tenant}; the event ids are kept")
     if managed is not None and managed.removed_at is None:
@@ -90,6 +92,15 @@ async def _forget_tenant(config: str | None, source: str, tenant: str, yes: bool
             err=True,
         )
     return 0
+
+
+async def _warn_of_objects(store: Store) -> None:
+    """Say if the payload store did not delete all objects."""
+    waiting = sum([(await shard.payload_objects.counts()).released for shard in store.stores])
+    if waiting:
+        click.echo(
+            f"{_number(waiting, 'payload object')} could not be deleted now: `oncehook prune` tries again", err=True
+        )
 
 
 def _number(count: int, noun: str) -> str:

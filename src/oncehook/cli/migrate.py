@@ -7,6 +7,7 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, run
 from oncehook.config.settings import Settings
+from oncehook.config.shard_settings import database_of
 from oncehook.store import dialect_of, make_store, queries
 from oncehook.store.schema import migration_script
 
@@ -18,7 +19,8 @@ from oncehook.store.schema import migration_script
 def command(config: str | None, sql: bool) -> None:
     """Bring the database schema up to date. Concurrent runs are safe: they take a lock.
 
-    With --sql, the command prints the SQL for psql or sqlite3: one transaction that also records the migrations.
+    With shards, the command migrates all of them. With --sql, it prints the SQL for psql or sqlite3: one transaction
+    that also records the migrations.
 
     \b
     oncehook migrate
@@ -26,11 +28,17 @@ def command(config: str | None, sql: bool) -> None:
     psql -v ON_ERROR_STOP=1 -f changes.sql "$DATABASE_URL"
     sqlite3 -bail oncehook.db < changes.sql
     """
-    settings = replace(configured(config)[0].settings, migrate="never")
-    run(_print(settings) if sql else _apply(settings))
+    configuration = configured(config)[0]
+    settings = replace(configuration.settings, migrate="never")
+    if sql:
+        run(_print(settings))
+        return
+    run(_apply(settings))
+    for name, shard in configuration.shards.items():
+        run(_apply(replace(settings, database=database_of(name, shard)), f" in shard {name}"))
 
 
-async def _apply(settings: Settings) -> None:
+async def _apply(settings: Settings, where: str = "") -> None:
     store = make_store(settings)
     await store.open()
     try:
@@ -38,9 +46,9 @@ async def _apply(settings: Settings) -> None:
     finally:
         await store.close()
     for name in applied:
-        click.echo(f"applied {name}")
+        click.echo(f"applied {name}{where}")
     if not applied:
-        click.echo("the schema is up to date")
+        click.echo(f"the schema is up to date{where}")
 
 
 async def _print(settings: Settings) -> None:

@@ -19,6 +19,7 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.rows import QueryRow
 from oncehook.operations.selection import parse_when
 from oncehook.store import dialect_of, make_store
+from oncehook.store.opening import opened_shards
 from oncehook.store.store import Store
 
 T = TypeVar("T")
@@ -58,6 +59,11 @@ async def opened_store(config: str | None) -> AsyncIterator[Store]:
 async def opened(configuration: Configuration) -> AsyncIterator[Store]:
     """Open the database of a loaded configuration. Its schema must be up to date."""
     require_database(configuration)
+    if configuration.shards:
+        async with opened_shards(replace(configuration.settings, migrate="never"), configuration.shards) as federation:
+            warn_of_missing(federation)
+            yield federation
+        return
     store = make_store(replace(configuration.settings, migrate="never"))
     await store.open()
     try:
@@ -66,6 +72,12 @@ async def opened(configuration: Configuration) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+def warn_of_missing(store: Store) -> None:
+    """Say on standard error which shards cannot be reached, so that nobody takes the output for complete."""
+    for name, detail in store.missing.items():
+        click.echo(f"oncehook: shard {name} is left out: {detail}", err=True)
 
 
 def require_database(configuration: Configuration) -> None:

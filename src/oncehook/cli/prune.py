@@ -20,6 +20,8 @@ from oncehook.operations.prune import (
 from oncehook.providers import definition as providers
 from oncehook.runtime.managed_sources import managed_horizons
 from oncehook.runtime.pruning import prune_all
+from oncehook.store.retention import PRUNE
+from oncehook.store.store import Store
 
 
 @click.command("prune")
@@ -91,11 +93,13 @@ async def _prune(
                 dry_run=dry_run,
                 progress=lambda done: show(_progress_text(done)),
             )
-    if done is None:
-        click.echo("oncehook: another process is pruning", err=True)
-        return 1
+        if done is None:
+            click.echo(f"oncehook: another process is pruning{await _pruner(store)}", err=True)
+            return 1
     if done.effects and not as_json:
         click.echo(f"deleted {done.effects:,} completed effects older than effect_retention")
+    if done.objects and not as_json:
+        click.echo(f"deleted {done.objects:,} payload objects")
     if done.email:
         verb = "would delete" if dry_run else "deleted"
         click.echo(f"{verb} {done.email:,} email events; suppressions are kept", err=True)
@@ -108,6 +112,14 @@ async def _prune(
             err=True,
         )
     return 0
+
+
+async def _pruner(store: Store) -> str:
+    """Say which process prunes, and how long it keeps others from pruning if it is killed."""
+    for row in await store.leadership.leaders():
+        if row.task == PRUNE and row.is_held:
+            return f": {row.leader}. If that process is gone, try again after {row.expires_at[:19]}Z"
+    return ""
 
 
 def _removed_horizon(source: str, settings: Settings) -> Horizon:

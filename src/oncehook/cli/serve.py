@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -21,14 +22,14 @@ from oncehook.cli.processes import run_processes
 from oncehook.cli.shutdown import stop_on_signals
 from oncehook.config.consumer_settings import ConsumerSettings
 from oncehook.config.settings import SourceSettings
-from oncehook.http_client.client import parse_url
+from oncehook.handlers.broker_forward import forward_origin
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import metrics, signals
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol, close_unfinished
 from oncehook.receiver.protocol_check import choose_protocol
-from oncehook.receiver.request import MAX_HEAD_BYTES
+from oncehook.receiver.request import CLOSE, MAX_HEAD_BYTES
 from oncehook.runtime import Runtime
 from oncehook.web.app import Service
 
@@ -196,7 +197,7 @@ def _forwarding(settings: SourceSettings | ConsumerSettings | None) -> str:
     if settings is None or settings.forward is None:
         return ""
     signed = "" if settings.forward_secret else ", unsigned"
-    return f"   → {parse_url(settings.forward).origin}{signed}"
+    return f"   → {forward_origin(settings.forward)}{signed}"
 
 
 class Server(uvicorn.Server):
@@ -207,14 +208,34 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
         super().__init__(config)
         self.runtime = runtime
+        self.second_signal = asyncio.Event()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain: end the dashboard's streams, then give deliveries, handlers and effects one shared grace period."""
+        await self.leave_load_balancer()
         if self.dashboard is not None:
             self.dashboard.close()
         await asyncio.gather(super().shutdown(sockets), self.runtime.stop_work())
         if self.dashboard is not None:
             await self.dashboard.stop()
+
+    async def leave_load_balancer(self) -> None:
+        """Respond 503 at /readyz, and accept deliveries for `drain_delay`. Each connection closes after its response.
+
+        A second SIGINT ends the delay.
+        """
+        self.runtime.readiness.drain()
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
+        delay = self.runtime.settings.drain_delay
+        if delay and not self.force_exit:
+            signals.emit("draining", seconds=delay)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.second_signal.wait(), delay)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.force_exit:
+            self.second_signal.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -222,7 +243,8 @@ class Server(uvicorn.Server):
 
     def stop_on_signals(self) -> None:
         """Make SIGINT and SIGTERM drain and stop this server, even while it is still starting."""
-        stop_on_signals(lambda number: self.handle_exit(number, None), self.runtime.settings.stop_grace)
+        settings = self.runtime.settings
+        stop_on_signals(lambda number: self.handle_exit(number, None), settings.drain_delay + settings.stop_grace)
 
 
 def max_connections() -> int | None:

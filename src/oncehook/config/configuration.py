@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oncehook.config.consumer_settings import ConsumerSettings
 from oncehook.config.settings import Settings, SourceSettings
@@ -13,6 +13,9 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
 from oncehook.model.nearest import nearest
 from oncehook.model.retry import Retry, with_fields
+
+if TYPE_CHECKING:
+    from oncehook.config.shard_settings import ShardSettings
 
 DEFAULT_FILE = "oncehook.toml"
 SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -39,11 +42,13 @@ _SECRET = (
     "secrets",
     "keys",
     "database",
+    "effect_targets",
     "metrics_token",
     "forward",
     "forward_secret",
     "verify_token",
     "public_url",
+    "intake",
     "password",
     "token",
     "session_key",
@@ -53,6 +58,14 @@ _SECRET = (
     "user",
     "command",
 )
+
+
+def check_settable(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError if code sets what only the operator may set."""
+    if "effect_targets" in settings:
+        raise ConfigurationError(
+            "Inbox: effect_targets cannot be set in code: write it in oncehook.toml, or set ONCEHOOK_EFFECT_TARGETS"
+        )
 
 
 def _printable(name: str, value: Any) -> str:
@@ -75,6 +88,14 @@ def read_consumer(name: str, values: Mapping[str, Any]) -> ConsumerSettings:
             "the inbox and its sources; use another name"
         )
     return ConsumerSettings(**read_table(ConsumerSettings, values, f"consumers.{name}."))
+
+
+def read_shard(name: str, values: Mapping[str, Any]) -> "ShardSettings":
+    from oncehook.config.shard_settings import ShardSettings  # only an inbox with shards needs it
+
+    if not SOURCE_NAME.fullmatch(name):
+        raise ConfigurationError(f"shards.{name}: use up to 63 lower-case letters, digits, - and _ for the name")
+    return ShardSettings(**read_table(ShardSettings, values, f"shards.{name}."))
 
 
 def check_consumer_name(name: Any, where: str) -> None:
@@ -126,6 +147,7 @@ class Configuration:
     dashboard: Mapping[str, Any] = field(default_factory=dict)  # parsed by the dashboard
     alerts: Mapping[str, Any] = field(default_factory=dict)  # parsed by the alert monitor
     consumers: Mapping[str, ConsumerSettings] = field(default_factory=dict)
+    shards: "Mapping[str, ShardSettings]" = field(default_factory=dict)  # besides `main`
 
 
 def load(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Configuration:
@@ -136,6 +158,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
     tables = _read_file(file) if path or file.is_file() else {}
     sources = named_tables(tables.pop("sources", {}), "sources")
     consumers = named_tables(tables.pop("consumers", {}), "consumers")
+    shards = named_tables(tables.pop("shards", {}), "shards")
     providers = named_tables(tables.pop("providers", {}), "providers")
     dashboard, alerts = (named_tables({name: tables.pop(name, {})}, name)[name] for name in ("dashboard", "alerts"))
     values = read_table(Settings, tables, "")
@@ -144,6 +167,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
         settings=Settings(**values),
         sources={name: read_source(name, source) for name, source in sources.items()},
         consumers={name: read_consumer(name, consumer) for name, consumer in consumers.items()},
+        shards={name: read_shard(name, shard) for name, shard in shards.items()},
         providers=providers,
         file=file if path or file.is_file() else None,
         dashboard=dashboard,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oncehook.config.settings import setting
+from oncehook.config.setting import setting
 from oncehook.model.retry import retry_fields
 from oncehook.model.values import boolean, conditions, duration, locators, positive, rate, text, texts, whole_number
 
@@ -35,7 +35,8 @@ class ConsumerSettings:
     forward: str | None = setting(
         None,
         text,
-        "The HTTP address that handles its events, instead of code. See [forwarding](forwarding.md).",
+        "The HTTP address or the [broker](brokers.md) that handles its events, instead of code. See "
+        "[forwarding](forwarding.md).",
     )
     forward_secret: tuple[str, ...] = setting(
         (), locators, "One or more secrets that sign forwarded requests: `env:NAME`, `file:PATH` or the value."

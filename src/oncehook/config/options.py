@@ -1,7 +1,7 @@
 """The keyword arguments of `Inbox(…)`, `inbox.source(…)` and `inbox.consumer(…)`, with their types.
 
 Each key is a field of `Settings`, `SourceSettings` or `ConsumerSettings`, which describe its meaning. A test compares
-them.
+them. `effect_targets` is not here, because it cannot be set in code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,21 @@ class InboxOptions(TypedDict, total=False):
     unsafe_durability: bool
     concurrency: int
     lease: Duration
+    read_database: str | None
+    read_max_lag: Duration
     stop_grace: Duration
+    drain_delay: Duration
     poll: Duration
     notify: bool
+    queue: str
     pooler: Literal["auto", "none", "transaction"]
     clean_sessions: bool
     dedupe_window: Duration
     payload_retention: Duration
+    payload_store: str
+    payload_threshold: Size
+    payload_fallback: Literal["database", "reject"]
     keys: Sequence[str]
-    effect_targets: Sequence[str]
     effect_retention: Duration
     email_retention: Duration
     email_suppress: Sequence[str]
@@ -43,6 +49,10 @@ class InboxOptions(TypedDict, total=False):
     version: str
     metrics_token: str
     fast_paths: bool
+    duplicate_cache: Size
+    redis: str
+    spool: str
+    spool_limit: Size
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "json", "console"]
 
@@ -82,6 +92,7 @@ class SourceOptions(TypedDict, total=False):
     retry: Retry | RetryOptions | Mapping[str, object]
     timeout: Duration
     max_body: Size
+    spool: bool
     tolerance: Duration
     dedupe_window: Duration
     payload_retention: Duration
@@ -96,6 +107,9 @@ class SourceOptions(TypedDict, total=False):
     serial_by: str | Sequence[str]
     serial_failed: Literal["block", "skip"]
     email: bool
+    intake: str
+    intake_format: Literal["oncehook", "http", "sns", "eventbridge"]
+    intake_trust: Literal["queue", "topic"]
     topics: Sequence[str]
     public_url: str
     webhook_id: str

@@ -5,14 +5,17 @@ the file, and the rows of docs/settings.md. The fields of `SourceSettings` are t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from oncehook.config.fast_path_settings import FastPathSettings
+from oncehook.config.intake_settings import IntakeSettings
+from oncehook.config.setting import setting
+from oncehook.config.spool_settings import SourceSpoolSettings, SpoolSettings
 from oncehook.model.retry import retry_fields
 from oncehook.model.tenant import TenantLimits, tenant_limits
 from oncehook.model.values import (
     Network,
-    Parse,
     address,
     any_of,
     boolean,
@@ -22,6 +25,7 @@ from oncehook.model.values import (
     networks,
     one_of,
     positive,
+    queue_address,
     size,
     text,
     texts,
@@ -42,12 +46,8 @@ class Horizon:
     payloads: float
 
 
-def setting(default: Any, parse: Parse, help: str) -> Any:
-    return field(default=default, metadata={"parse": parse, "help": help})
-
-
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(FastPathSettings, SpoolSettings):
     """The settings of an inbox."""
 
     database: str = setting(
@@ -91,6 +91,14 @@ class Settings:
         one_of("auto", "never"),
         "`auto` migrates the schema at start; `never` leaves that to `oncehook migrate`.",
     )
+    read_database: str | None = setting(
+        None,
+        text,
+        "A PostgreSQL standby for pages that only show data. See [read replica](many-hosts.md#read-replica).",
+    )
+    read_max_lag: float = setting(
+        10.0, duration, "How far `read_database` may be behind. Beyond that, the dashboard reads `database`."
+    )
     unsafe_durability: bool = setting(
         False,
         boolean,
@@ -110,11 +118,23 @@ class Settings:
         "How long a stop waits for running deliveries, handlers and effects, all at the same time. Handlers that are "
         "still running are rolled back, and no attempt is counted.",
     )
+    drain_delay: float = setting(
+        0.0,
+        duration,
+        "How long `oncehook serve` still accepts deliveries after SIGTERM while `/readyz` responds 503, so that a load "
+        "balancer stops sending before the process stops listening. `stop_grace` begins after it. See "
+        "[many hosts](many-hosts.md#rolling-restarts).",
+    )
     poll: float = setting(1.0, duration, "How often the worker and the relay query for work without a wake-up.")
     notify: bool = setting(
         True,
         boolean,
         "PostgreSQL: whether processes wake each other with `NOTIFY`. Without it, workers only query every `poll`.",
+    )
+    queue: str = setting(
+        "database",
+        queue_address,
+        "Where workers learn of new events: `database`, or `sqs:URL` for an SQS queue. See [work by SQS](sqs.md).",
     )
     pooler: str = setting(
         "auto",
@@ -131,8 +151,8 @@ class Settings:
     fast_paths: bool = setting(
         True,
         boolean,
-        "Whether to use optimizations that depend on internals of uvicorn and asyncpg. `false` uses the plain path of "
-        "each. See [fast paths](operate.md#fast-paths).",
+        "Whether to use optimizations: those that depend on internals of uvicorn and asyncpg, and the fast path of "
+        "duplicates. `false` uses the plain path of each. See [fast paths](operate.md#fast-paths).",
     )
     dedupe_window: float = setting(
         Default(30 * 86400.0),
@@ -145,6 +165,21 @@ class Settings:
         duration,
         "How long bodies and headers are kept, at most `dedupe_window`. A source may override it.",
     )
+    payload_store: str | None = setting(
+        None,
+        text,
+        "Where bodies above `payload_threshold` are stored instead of the database: `s3://bucket/prefix` or "
+        "`file:///directory`. Absent: all bodies are in the database. See [large payloads](large-payloads.md).",
+    )
+    payload_threshold: int = setting(
+        64 * 2**10, size, "Bodies with more bytes than this are stored in the `payload_store`."
+    )
+    payload_fallback: str = setting(
+        "database",
+        one_of("database", "reject"),
+        "Where a large body goes while the `payload_store` is down: `database` stores it as if it were small; `reject` "
+        "answers 503, and the sender retries.",
+    )
     keys: tuple[str, ...] = setting(
         (),
         texts,
@@ -152,7 +187,10 @@ class Settings:
         "`file:PATH` with such entries. The first key encrypts, and all decrypt. `oncehook keys generate` prints one.",
     )
     effect_targets: tuple[str, ...] = setting(
-        (), texts, "Addresses in private networks that effects may post to. They can be set only here, never in code."
+        (),
+        texts,
+        "Addresses in private networks, and [brokers](brokers.md) with their credentials, that effects may use. They "
+        "can be set only here, never in code.",
     )
     effect_retention: float | None = setting(
         None,
@@ -197,7 +235,7 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceSettings:
+class SourceSettings(IntakeSettings, SourceSpoolSettings):
     """The settings of one source: the keys under `[sources.NAME]`."""
 
     provider: str | None = setting(
@@ -295,7 +333,7 @@ class SourceSettings:
         None,
         text,
         "The HTTP address that handles its events: a 2xx response settles them as processed. See "
-        "[forwarding](forwarding.md).",
+        "[forwarding](forwarding.md). It can also be a queue of a [broker](brokers.md).",
     )
     forward_secret: tuple[str, ...] = setting(
         (),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from oncehook.brokers.address import is_broker, parse_broker
 from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function, name_of
 from oncehook.model.effect import LeasedEffect, StoredEffect
@@ -28,6 +29,8 @@ MAX_ARGUMENT_BYTES = 256 * 1024
 
 MAX_DEPTH = 32
 FUNCTION, TOPIC, HTTP = "function", "topic", "http"
+BROKER, BROKER_TOPIC = "broker", "broker-topic"
+"""Effects at the address of a broker: one that a handler requested, and a message that it published."""
 
 
 class EffectRefused(OncehookError):
@@ -124,7 +127,7 @@ class EffectRegistry:
                 raise EffectRefused(
                     f"{target!r} is not the target of an effect: pass a function with @inbox.effect, its name or a URL"
                 )
-            kind = HTTP if "://" in target else FUNCTION
+            kind = check_broker_target(target) or (HTTP if "://" in target else FUNCTION)
             registered = self.find(kind, target)
             if registered is None and kind == HTTP:
                 raise EffectRefused(
@@ -145,6 +148,24 @@ class EffectRegistry:
 
     def __iter__(self) -> Iterator[RegisteredEffect]:
         return iter(self._registered.values())
+
+
+def check_broker_target(target: str) -> str | None:
+    """Return the kind of an effect at a broker's address, or None for another target.
+
+    Raises EffectRefused for an address that cannot be recorded. The database must not contain credentials.
+    """
+    if not is_broker(target):
+        return None
+    try:
+        address = parse_broker(target)
+    except ValueError as error:
+        raise EffectRefused(f"the effect's address is not valid: {error}") from None
+    if address.has_credentials:
+        raise EffectRefused(
+            f"the address of {address.origin} contains credentials: write them in effect_targets, in oncehook.toml"
+        )
+    return BROKER
 
 
 def takes_effect(function: Function) -> bool:

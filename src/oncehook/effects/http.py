@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from oncehook.brokers.address import is_broker
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.effects.effect import EFFECT_TIMEOUT, Effect, encode
 from oncehook.http_client.circuit_breaker import CircuitBreaker
@@ -39,7 +40,7 @@ class EffectPoster:
         self.breakers = breakers  # by origin, shared with forwards
         self._own_breakers: dict[str, CircuitBreaker] = {}
         try:
-            self.allowed = {parse_url(url).origin for url in allowed}
+            self.allowed = {parse_url(url).origin for url in allowed if not is_broker(url)}
         except ValueError as error:
             raise ConfigurationError(f"effect_targets has an invalid address: {error}") from None
 

@@ -103,7 +103,7 @@ class Forward:
         self.settings = settings
         self.url = settings.url
         try:
-            self.origin = parse_url(self.url).origin
+            self.origin = self.parse(self.url)
         except ValueError as error:
             raise ConfigurationError(f"{settings.where}.forward is not usable: {error}") from None
         self.source = source.name
@@ -117,10 +117,17 @@ class Forward:
         name = self.origin if settings.consumer == MAIN else f"{settings.consumer}: {self.origin}"
         self.breaker = breakers.setdefault(name, CircuitBreaker(self.origin, settings.concurrency, clock))
         if not any(is_reference(secret) for secret in settings.secrets):
-            self.load_secrets()
+            self._load_signing_secrets()
+
+    def parse(self, url: str) -> str:
+        """Check the address and return its origin. Raises ValueError."""
+        return parse_url(url).origin
 
     def load_secrets(self) -> None:
-        """Read the signing secrets; the inbox calls this at every start. Raises ConfigurationError with the setting."""
+        """Read the secrets; the inbox calls this at every start. Raises ConfigurationError with the setting."""
+        self._load_signing_secrets()
+
+    def _load_signing_secrets(self) -> None:
         self.secrets = resolve_secrets(self.settings.secrets, f"{self.settings.where}.forward_secret")
 
     @property

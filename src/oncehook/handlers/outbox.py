@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from oncehook.concurrency.calling import Function, await_or_block
-from oncehook.effects.effect import TOPIC, EffectRefused, EffectRegistry, encode
+from oncehook.effects.effect import BROKER_TOPIC, TOPIC, EffectRefused, EffectRegistry, check_broker_target, encode
 from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.order import Advance, OrderKey, make_order_key
 from oncehook.model.errors import OncehookError
@@ -234,9 +234,10 @@ class Outbox:
     ) -> DeferredCall[bool]:
         if not isinstance(topic, str) or not topic or not is_storable(topic):
             raise EffectRefused(f"the topic is {topic!r}: pass a non-empty string")
+        kind = TOPIC if check_broker_target(topic) is None else BROKER_TOPIC
         args = encode({"payload": payload}, "message")
         key = key or f"{topic}:{leased.event_id}"
-        return self._request(leased, key, kind=TOPIC, target=topic, args=args, scope=scope)
+        return self._request(leased, key, kind=kind, target=topic, args=args, scope=scope)
 
     def _request(
         self, leased: Leased, key: str, *, kind: str, target: str, args: str, scope: str | None
@@ -254,7 +255,9 @@ class Outbox:
             args=args,
         )
         self._pending.append(request)
-        return DeferredCall(self, "publish" if kind == TOPIC else "effect", lambda: self._write_request(request))
+        return DeferredCall(
+            self, "publish" if kind in (TOPIC, BROKER_TOPIC) else "effect", lambda: self._write_request(request)
+        )
 
     async def _write_request(self, request: EffectRequest) -> bool:
         await self._write()

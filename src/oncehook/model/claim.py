@@ -24,10 +24,13 @@ class Claim(EventFacts, kw_only=True, frozen=True):
     body: bytes
     headers: str  # a JSON object without credentials
     inline_seconds: float | None = None  # the lease of an inline claim, which is leased at once
+    inline_lease: int = 0  # the fencing counter of that lease
     serial_key: str | None = None  # events of a source with the same serial key are handled one at a time, in order
     key_id: str | None = None  # the key that encrypted body and headers; None: they are plain
     keys: tuple[str, ...] = ()  # unique keys besides the id: no two receipts of a source share one
+    origin: str | None = None  # the queue that it came from; None: over HTTP
     copies: tuple[ConsumerClaim, ...] = ()  # the receipts of consumers other than `main`
+    object: str | None = None  # the address of the payload object that has the body; `body` is then empty
 
 
 class Claimed(msgspec.Struct):

@@ -7,9 +7,11 @@ OncehookError
 │   ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
 │   ├── RateLimited      a tenant delivers faster than its source allows
 │   ├── TenantUnavailable the secrets of a tenant cannot be looked up now
+│   ├── BrokerUnavailable a broker, a queue or an object store does not respond, or rejects a request
 │   ├── StoreUnavailable the database does not respond, or cannot write now
 │   └── RowRefused       the database rejects this row because of its values
-│       └── KeyTaken     another receipt has one of the event's unique keys
+│       ├── KeyTaken     another receipt has one of the event's unique keys
+│       └── SourceMoved  the source lives in another shard, or is being moved to one
 └── SendFailed           a target that was called sent no complete response
     └── SendRefused      a target was not called, because that is not allowed
 
@@ -69,12 +71,24 @@ class StoreUnavailable(Unavailable):
     """The database does not respond, or cannot write now."""
 
 
+class BrokerUnavailable(Unavailable):
+    """A broker, a queue or an object store does not respond, or rejects a request. `code` is its own error code."""
+
+    def __init__(self, detail: str, *, code: str = "", retry_after: int = 5) -> None:
+        super().__init__(detail, retry_after=retry_after)
+        self.code = code
+
+
 class RowRefused(Unavailable):
     """The database rejects a row because of its values. Other rows are not affected: the row is retried by itself."""
 
 
 class KeyTaken(RowRefused):
     """Another receipt of the source has one of the event's unique keys. The statement wrote nothing."""
+
+
+class SourceMoved(RowRefused):
+    """The source lives in another shard, or is being moved to one. The statement wrote nothing."""
 
 
 class SendFailed(OncehookError):

@@ -1,5 +1,6 @@
 """A leased receipt, and the result that a worker writes to settle it."""
 
+import secrets
 from datetime import datetime
 
 import msgspec
@@ -20,13 +21,20 @@ class Leased(ConsumerFacts, kw_only=True, frozen=True):
     replays: int
     body: bytes | None
     headers: str | None
+    object: str | None  # the address of the payload object that has the body; `body` is then empty
     serial_key: str | None = None
     is_encrypted: bool = False  # its payload is encrypted at rest, so its error texts and effects must be too
-    key_error: OncehookError | None = None  # why the payload could not be decrypted; body and headers are None
+    payload_error: OncehookError | None = None  # why the payload could not be read; body and headers are None
 
     @property
     def lease_key(self) -> "LeaseKey":
         return self.receipt, self.lease
+
+
+def first_lease() -> int:
+    """Return the fencing counter of a new receipt that is leased at once. Random, as the statements that lease have it:
+    after a failover, another receipt may get the same id."""
+    return 1 + secrets.randbits(32)
 
 
 LeaseKey = tuple[int, int]

@@ -29,12 +29,14 @@ class Receipt(ConsumerFacts, kw_only=True, frozen=True):
     last_error: str | None
     duplicates: int
     replays: int
+    origin: str | None = None  # the queue of an intake that it came from; None: over HTTP
     main_id: int | None = None  # the receipt of `main`, if this is the receipt of another consumer
 
     def as_json(self) -> dict[str, Any]:
         """Return the event as JSON data, with the same keys as in the command line and the JSON API."""
         row = {name: getattr(self, name) for name in PRINTED}
         row["tenant"] = self.tenant or None
+        row["origin"] = self.origin or "http"
         for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
             row[name] = rfc3339(row[name])
         row["correlation_id"] = self.correlation_id or str(self.receipt)
@@ -61,6 +63,7 @@ PRINTED = (
     "duplicates",
     "correlation_id",
     "delivery_id",
+    "origin",
     "replays",
 )
 """The keys of an event's JSON, in this order. Of a receipt's fields, `unhandled_at` and `main_id` are left out."""

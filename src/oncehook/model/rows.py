@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from oncehook.model.event import ConsumerFacts
+from oncehook.model.states import State
 
 
 class QueryRow(msgspec.Struct, frozen=True):
@@ -230,6 +231,7 @@ class StoredBody(QueryRow, frozen=True):
     receipt_id: int
     body: bytes
     headers: str
+    object: str | None
     source: str
     tenant: str
     event_id: str
@@ -249,6 +251,17 @@ class KeyUse(QueryRow, frozen=True):
     table: str
     key_id: str
     number: int
+
+
+class Leader(QueryRow, frozen=True):
+    """The last leader of a task, and whether its term still runs."""
+
+    task: str
+    leader: str
+    number: int
+    taken_at: str
+    expires_at: str
+    is_held: bool
 
 
 class ReceiptTime(QueryRow, frozen=True):
@@ -328,3 +341,32 @@ class ChangedTenant(QueryRow, frozen=True):
     source: str
     tenant: str
     revision: int
+
+
+class QueuedReceipt(QueryRow, frozen=True):
+    """A receipt to send to a queue of workers."""
+
+    receipt: int
+    source: str
+    event_id: str
+    consumer: str
+    replays: int
+    lease: int
+    serial_key: str | None
+    object_id: str | None
+
+
+class ListedReceipt(QueryRow, frozen=True):
+    """The state of a receipt that a message of the queue names, and why a worker may not have it now."""
+
+    receipt: int
+    source: str
+    consumer: str
+    serial_key: str | None
+    status: State
+    replays: int
+    is_inline: bool
+    is_rescued: bool
+    is_paused: bool
+    due_in: float | None
+    lease_left: float | None

@@ -19,7 +19,7 @@ TRANSITIONS: Mapping[State | None, frozenset[State]] = {
     None: frozenset(
         {State.RECEIVED, State.PROCESSING, State.IGNORED, State.FAILED}
     ),  # the states that the receiver may insert
-    State.RECEIVED: frozenset({State.PROCESSING, State.IGNORED}),
+    State.RECEIVED: frozenset({State.PROCESSING, State.IGNORED, State.FAILED}),
     State.PROCESSING: frozenset({State.PROCESSED, State.RETRYING, State.FAILED, State.RECEIVED, State.IGNORED}),
     State.RETRYING: frozenset({State.PROCESSING, State.FAILED, State.IGNORED}),
     State.PROCESSED: frozenset({State.RECEIVED}),

@@ -32,6 +32,13 @@ def address(value: Any) -> str:
     return str(value)
 
 
+def broker_address(value: Any) -> str:
+    """Parse the address of a queue: the name of its broker, a colon, and what the broker needs."""
+    if not re.fullmatch(r"(?:sqs|(?:nats|kafka)(?:\+tls)?):\S+", str(value), re.ASCII):
+        raise ValueError("expected sqs:, nats: or kafka: and the address of a queue, such as sqs:https://…/my-queue")
+    return str(value)
+
+
 def boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -75,6 +82,14 @@ def _plain(value: Any) -> Any:
 
 def locators(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else texts(value)
+
+
+def queue_address(value: Any) -> str:
+    if value != "database" and not (isinstance(value, str) and re.fullmatch(r"sqs:https?://\S+/\S+", value)):
+        raise ValueError(
+            'expected "database", or an SQS queue, such as "sqs:https://sqs.eu-west-1.amazonaws.com/123456789012/work"'
+        )
+    return str(value)
 
 
 _DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}

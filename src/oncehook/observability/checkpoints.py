@@ -20,7 +20,9 @@ class Checkpoint(StrEnum):
     REJECTIONS_RECORDED = "rejections_recorded"
     EXPIRED_LEASES_CHECKED = "expired_leases_checked"
     PRUNED = "pruned"
+    INTAKE_CLAIMED = "intake_claimed"
     ALERT_RULES_CHECKED = "alert_rules_checked"
+    SPOOL_DRAINED = "spool_drained"
 
 
 listener: Callable[[Checkpoint], None] | None = None

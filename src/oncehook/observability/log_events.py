@@ -13,6 +13,10 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "rejected": ("warning", "The receiver rejected a delivery and recorded no event."),
     "unavailable": ("error", "The receiver could not record an event. The sender was asked to retry."),
     "receiver_failed": ("error", "A bug in Oncehook's receiver. The sender was asked to retry. Please report it."),
+    "payload_stored_in_database": (
+        "warning",
+        "The payload store did not take a large body in time, so the database has it. The event is unaffected.",
+    ),
     "handshake_answered": ("info", "The receiver answered a provider's handshake."),
     "secret_offered": (
         "warning",
@@ -42,6 +46,38 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "Duplicates were acked, but arrived too fast for each delivery to be recorded.",
     ),
     "duplicate_records_lost": ("error", "Deliveries of duplicates could not be recorded. Their events are unaffected."),
+    "fast_path_unavailable": (
+        "warning",
+        "The database did not confirm the receipts that this process remembers. Until it does, duplicates are claimed.",
+    ),
+    "fast_path_renewed": (
+        "info",
+        "The database was restarted, failed over or restored. This process forgot the receipts that it remembered.",
+    ),
+    "redis_unavailable": ("warning", "Redis does not answer. Duplicates that only Redis remembers are claimed."),
+    "redis_available": ("info", "Redis answers again."),
+    "spool_started": (
+        "error",
+        "The database is unavailable. Deliveries to the sources that spool are written to the spool and acked.",
+    ),
+    "spooled": (
+        "info",
+        "A delivery could not be claimed. It is on the disk and acked, and is claimed when the database answers.",
+    ),
+    "spool_drained": ("info", "Events of the spool are committed. `events` says how many."),
+    "spool_full": ("error", "The spool has reached `spool_limit`. Further deliveries get 503."),
+    "spool_write_failed": ("error", "The spool cannot be written, for example because the disk is full."),
+    "spool_left": ("warning", "A process ended while events are in the spool. The next process claims them."),
+    "spool_tail_dropped": (
+        "warning",
+        "A segment of the spool ends with an incomplete record, as after a crash. Its sender got no ack.",
+    ),
+    "spool_damaged": (
+        "error",
+        "A segment of the spool has records that cannot be read, or that the database refuses. The others are claimed, "
+        "and the file is kept as `.damaged`.",
+    ),
+    "spool_event_refused": ("error", "The database refuses an event of the spool because of its values."),
     "rejection_sample_lost": ("warning", "The sample of a rejected request could not be stored for the doctor."),
     "rejection_counts_write_failed": (
         "warning",
@@ -49,7 +85,32 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     ),
     "secret_uses_write_failed": ("warning", "The uses of each secret could not be written. The write is retried."),
     "ack_latency_write_failed": ("warning", "The latencies of acks could not be written. The write is retried."),
+    # Intakes.
+    "intake_paused": (
+        "error",
+        "Messages of a queue cannot be claimed now, because the database or the broker does not respond. They wait in "
+        "the queue.",
+    ),
+    "intake_resumed": ("info", "The messages of a queue are claimed again."),
+    "publish_failed": (
+        "error",
+        "A delivery could not be published to the queue of its source. Deliveries are claimed in the database directly "
+        "until the broker responds.",
+    ),
+    "intake_not_durable": (
+        "warning",
+        "The broker of an intake may acknowledge messages before they are on disk. The detail says what to change.",
+    ),
+    "intake_trusts_queue": (
+        "warning",
+        "A source accepts the messages of its queue without a signature. It trusts every program that may write to the "
+        "queue.",
+    ),
     # Handlers and workers.
+    "payload_store_unavailable": (
+        "warning",
+        "The payload store does not answer, or rejects requests. Events whose bodies it has wait until it answers.",
+    ),
     "processed": ("info", "A handler's work and the processed status are committed, or there was nothing to do."),
     "retrying": ("warning", "A handler failed. The event is retried."),
     "dead_letter": ("error", "A handler failed for the last time. The event is a dead letter."),
@@ -101,6 +162,12 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "warning",
         "Other processes cannot wake this worker. It polls the database until they can.",
     ),
+    "queue_unavailable": ("warning", "The queue does not respond. Workers lease from the database until it does."),
+    "queue_available": ("info", "The queue responds again."),
+    "queue_advice": ("warning", "A property of the queue does not fit the retry policies."),
+    "queue_swept": ("info", "Receipts that were overdue were sent to the queue again."),
+    "queue_message_ignored": ("warning", "A message in the queue names no receipt. It was deleted."),
+    "dead_lettered": ("error", "The queue gave up a message, and its event is a dead letter."),
     "worker_database_unavailable": ("warning", "The worker cannot reach the database. It retries."),
     "managed_source_unusable": (
         "error",
@@ -109,6 +176,20 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "settings_database_unavailable": (
         "warning",
         "The process cannot query whether sources, tenants or consumers have changed. It retries every second.",
+    ),
+    "shard_unavailable": (
+        "error",
+        "The database of a shard does not respond. Its sources get 503. The process connects again every 5 s.",
+    ),
+    "shard_differs": (
+        "warning",
+        "A source lives in another shard than the configuration says. Correct the file, or run `oncehook shards move`.",
+    ),
+    "shard_available": ("info", "The database of a shard responds again."),
+    "database_identity_changed": (
+        "info",
+        "The database has another history than before: a failover, a restored backup or a restart. On SQLite, another "
+        "process has started. `detail` is its identity. The process forgets what it remembered of the old one.",
     ),
     # Effects.
     "effect_done": ("info", "The relay ran an effect, and its target accepted it."),
@@ -138,7 +219,15 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "consumer_paused": ("info", "A person paused a consumer. Its events are accepted and wait."),
     "consumer_resumed": ("info", "A person resumed a consumer. Its waiting events are processed."),
     "pruned": ("info", "Receipts and payloads past their retention were deleted."),
+    "payload_objects_not_deleted": (
+        "warning",
+        "The payload store did not delete objects that no payload needs. The next run of the prune loop deletes them.",
+    ),
     "email_pruned": ("info", "Email facts past `email_retention` were deleted. Suppressions stay."),
+    "leadership_lost": (
+        "warning",
+        "This process stalled while it did a task that one process does for all. Another one took over.",
+    ),
     "prune_database_unavailable": ("warning", "The prune loop cannot reach the database. It retries."),
     "alert_opened": ("error", "A rule passed its threshold, and an incident is open. See [alerts](alerts.md)."),
     "alert_recovered": ("info", "An incident is over. Its value stayed below the threshold for long enough."),
@@ -151,6 +240,15 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "dashboard_failed": ("error", "A bug in Oncehook's dashboard. Please report it."),
     # The process.
     "started": ("info", "The inbox is ready to accept deliveries."),
+    "replica_used": ("info", "The dashboard reads from `read_database` again."),
+    "replica_not_used": (
+        "warning",
+        "The standby `read_database` is down or too far behind. The primary is read instead.",
+    ),
+    "draining": (
+        "info",
+        "The process is stopping. `/readyz` responds 503, and deliveries are accepted for `drain_delay`.",
+    ),
     "stopped": ("info", "The inbox has drained and closed."),
     "stop_timed_out": (
         "error",

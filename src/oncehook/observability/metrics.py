@@ -16,6 +16,11 @@ import msgspec
 METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "oncehook_received_total": ("counter", ("source",), "First deliveries of events that were accepted."),
     "oncehook_duplicates_total": ("counter", ("source",), "Deliveries of events that were already recorded."),
+    "oncehook_fast_path_hits_total": (
+        "counter",
+        ("source",),
+        "Duplicates that were answered without a claim. They are also in `oncehook_duplicates_total`.",
+    ),
     "oncehook_rejected_total": ("counter", ("source", "reason"), "Deliveries that were rejected."),
     "oncehook_accept_seconds": ("histogram", ("source",), "Seconds from a delivery's arrival to its ack."),
     "oncehook_processed_total": ("counter", ("source", "consumer", "outcome"), "Attempts that ended, by outcome."),
@@ -48,7 +53,26 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("source", "consumer", "state"),
         "Receipts by state. An event has one receipt for each of its consumers.",
     ),
+    "oncehook_queue_sent_total": ("counter", (), "Receipts that were sent to the queue of workers."),
+    "oncehook_queue_ignored_total": ("counter", (), "Messages in the queue of workers that name no receipt."),
+    "oncehook_queue_messages": (
+        "gauge",
+        ("state",),
+        "Messages in the queue of workers: `waiting`, `in_flight` or `delayed`. The queue reports them approximately.",
+    ),
+    "oncehook_intake_lag_seconds": (
+        "gauge",
+        ("source",),
+        "Age of the oldest message of a source's queue that this process holds. It grows while the database is down.",
+    ),
     "oncehook_effects": ("gauge", ("state",), "Effects by state."),
+    "oncehook_replica_lag_seconds": (
+        "gauge",
+        (),
+        "How far the read replica is behind, as this process measured it. Absent while it is down or not configured.",
+    ),
+    "oncehook_replica_used": ("gauge", (), "1 if this process reads from the read replica, 0 if not."),
+    "oncehook_spool_events": ("gauge", (), "Events in the spool of this host, which are acked and not claimed yet."),
 }
 """Name → (kind, labels, meaning). docs/metrics.md is generated from this table. No label value comes from a sender."""
 

@@ -98,6 +98,24 @@ def record_claims(pairs: Sequence[tuple[Claim, Claimed]]) -> None:
     _write_lines([line for claim, outcome in pairs if (line := _event_line(claim, outcome)) is not None])
 
 
+def record_spooled(claims: Sequence[Claim]) -> None:
+    """Log the events of a delivery that is in the spool. They have no receipt yet."""
+    if is_enabled("spooled"):
+        for claim in claims:
+            emit(
+                "spooled",
+                source=claim.source,
+                provider=claim.provider,
+                event_id=claim.event_id,
+                type=claim.type,
+                object_id=claim.object_id,
+                receipt=None,
+                status=claim.status.value,
+                correlation_id=claim.correlation_id,
+                **({"tenant": claim.tenant} if claim.tenant else {}),
+            )
+
+
 def _write_lines(lines: Sequence[EventLine]) -> None:
     if _json_stream is None:
         for line in lines:
@@ -222,6 +240,11 @@ def record_abandoned_event(row: AbandonedReceipt) -> None:
     emit("abandoned", **_receipt_fields(row, State.FAILED), handler=row.handler, error=row.last_error)
 
 
+def record_dead_lettered_event(row: AbandonedReceipt) -> None:
+    """Log an event that became a dead letter because the queue gave up its message."""
+    emit("dead_lettered", **_receipt_fields(row, State.FAILED), handler=row.handler, error=row.last_error)
+
+
 def _receipt_fields(row: ExpiredReceipt | AbandonedReceipt, status: State) -> dict[str, Any]:
     """Return the fields of an event's line from its receipt."""
     names = ("source", "provider", "event_id", "type", "object_id", "receipt")
@@ -266,10 +289,16 @@ def record_noop(leased: Leased, reason: str, scope: str, key: str) -> None:
     )
 
 
+ADDRESSES = frozenset({"http", "broker", "broker-topic"})
+"""The kinds of effects whose target is an address."""
+
+
 def redacted_target(kind: str, target: str) -> str:
     """Return an effect's target for a log line. A URL is cut to its origin, because its path may hold a secret."""
+    if kind not in ADDRESSES:
+        return target
     scheme, _, rest = target.partition("://")
-    return target if kind != "http" else f"{scheme}://" + re.split(r"[/?#\\]", rest)[0].rpartition("@")[2]
+    return f"{scheme}://" + re.split(r"[/?#\\]", rest)[0].rpartition("@")[2]
 
 
 EFFECT_EVENTS = {

@@ -19,6 +19,7 @@ from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.rows import StoredConsumer
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
+from oncehook.objects.reference import ObjectError
 from oncehook.operations.consumers import KNOWN_AFTER
 from oncehook.operations.replay import RateLimit, whoami
 from oncehook.providers.source import Source
@@ -36,6 +37,7 @@ NOT_SUBSCRIBED = "not subscribed"
 FILTERED = "left out by the source"
 GONE = "received or pruned since"
 UNREADABLE = "key missing"
+NO_OBJECT = "payload object missing"
 
 
 @dataclass(slots=True)
@@ -196,8 +198,8 @@ async def _rows(store: Store, plan: Backfill, page: Sequence[BackfillEvent], don
     rows = []
     for event in page:
         parsed = payloads.get(event.receipt)
-        if isinstance(parsed, KeyRingError):
-            done.left[UNREADABLE] += 1
+        if isinstance(parsed, OncehookError):
+            done.left[UNREADABLE if isinstance(parsed, KeyRingError) else NO_OBJECT] += 1
             continue
         source = plan.sources[event.source]
         reader = source.reader.for_tenant(event.tenant) if event.tenant else source.reader
@@ -223,8 +225,8 @@ async def _payloads(store: Store, plan: Backfill, page: Sequence[BackfillEvent])
     for row in await store.backfill.payloads(list(events)) if events else ():
         event = events[row.receipt]
         try:
-            body, headers = store.encryption.decrypt(event, row.body, row.headers)
-        except KeyRingError as error:
+            body, headers = await store.bodies.read(event, row.body, row.headers, row.object)
+        except (KeyRingError, ObjectError) as error:
             parsed[row.receipt] = error
         else:
             parsed[row.receipt] = plan.sources[event.source].reader.parse_stored(body, json.loads(headers))

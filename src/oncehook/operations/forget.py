@@ -8,6 +8,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from urllib.parse import quote
 
+from oncehook.model.rows import StoredBody
+from oncehook.objects.reference import ObjectMissing
+from oncehook.operations.payload_objects import delete_released
 from oncehook.store.store import Store
 
 PAGE = 100
@@ -25,9 +28,16 @@ async def find_mentions(store: Store, address: str) -> AsyncIterator[tuple[int, 
     after = 0
     while page := await store.retention.payloads(after, PAGE):
         for row in page:
-            body, headers = store.encryption.decrypt(row, row.body, row.headers)
+            body, headers = await _read(store, row)
             yield row.receipt_id, mentions(body, address) or mentions(headers.encode(), address)
         after = page[-1].receipt_id
+
+
+async def _read(store: Store, row: StoredBody) -> tuple[bytes, str]:
+    try:
+        return await store.bodies.read(row, row.body, row.headers, row.object)
+    except ObjectMissing:  # there is nothing to erase but the headers
+        return store.encryption.decrypt_headers(row, row.headers)
 
 
 def mentions(body: bytes, address: str) -> bool:
@@ -51,6 +61,8 @@ async def forget(store: Store, receipts: Sequence[int], *, actor: str, object_id
         batch = list(receipts[start : start + BATCH])
         detail = json.dumps({**subject, "receipts": batch})
         erased += await store.retention.erase(batch, address.lower() or None, actor, detail)
+    for shard in store.stores:
+        await delete_released(shard)
     return erased
 
 
@@ -62,11 +74,14 @@ async def forget_tenant(
     Of its events, only the ids, types, times and states stay. Its effects, entities and rejection samples are deleted.
     """
     erased, after = 0, None
-    while True:
-        number, after = await store.retention.erase_tenant(source, tenant, actor, after=after, limit=BATCH)
-        erased += number
-        if progress is not None:
-            progress(erased)
-        if after is None:
-            await store.retention.erase_tenant_state(source, tenant, actor)
-            return erased
+    for shard in store.stores:
+        while True:
+            number, after = await shard.retention.erase_tenant(source, tenant, actor, after=after, limit=BATCH)
+            erased += number
+            if progress is not None:
+                progress(erased)
+            if after is None:
+                await shard.retention.erase_tenant_state(source, tenant, actor)
+                await delete_released(shard)
+                break
+    return erased

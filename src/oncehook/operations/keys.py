@@ -9,6 +9,7 @@ from oncehook.config.keyring import WHERE, KeyMissing
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.nearest import hint
 from oncehook.model.rows import RegisteredKey
+from oncehook.operations.payload_objects import delete_released
 from oncehook.store.encrypted_rows import PARTS
 from oncehook.store.store import Store
 
@@ -133,6 +134,8 @@ async def abandon(store: Store, key_id: str, *, actor: str) -> Abandoned:
     left = [use for use in await store.encrypted_rows.counts() if use.key_id == key_id]
     done.secrets = sum(use.number for use in left if use.table in ("webhook_sources", "webhook_tenants"))
     await store.encrypted_rows.unregister(key_id)
+    for shard in store.stores:
+        await delete_released(shard)
     return done
 
 

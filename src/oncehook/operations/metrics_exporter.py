@@ -5,8 +5,9 @@ once a second. The first scrape imports prometheus-client.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.effect import EffectState
@@ -15,15 +16,25 @@ from oncehook.model.event import MAIN
 from oncehook.model.states import State
 from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, combined_tally
 from oncehook.operations.work import Part, read_open_work
+from oncehook.store.replica import ReplicaMonitor
 from oncehook.store.store import Store
 
 PER_CONSUMER = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_unhandled")
+
+ReadGauges = Callable[[], Awaitable[dict[Key, float]]]
+"""Reads gauges from outside the database. May raise Unavailable."""
 
 QUERY_EVERY = 15.0
 """Seconds between two queries of the database."""
 
 RENDER_EVERY = 1.0
 """Seconds for which a rendered text is served again."""
+
+
+class Monitored(Protocol):
+    """A read replica."""
+
+    monitor: ReplicaMonitor
 
 
 class MetricsExporter:
@@ -33,10 +44,19 @@ class MetricsExporter:
     so that `increase()` sees the first event.
     """
 
-    def __init__(self, store: Store, sources: Collection[str] = (), clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        store: Store,
+        sources: Collection[str] = (),
+        clock: Clock = SYSTEM,
+        *,
+        replica: Callable[[], Monitored | None] = lambda: None,
+    ) -> None:
         self.store = store
         self.sources = sources
         self.clock = clock
+        self.gauges: list[ReadGauges] = []  # of parts outside the database
+        self.replica = replica
         self._gauges: dict[Key, float] = {}
         self._parts: set[Part] = set()
         self._queried_at = -QUERY_EVERY
@@ -48,13 +68,22 @@ class MetricsExporter:
         """Return all metrics. If the database does not answer, only the gauges that it provides are missing."""
         async with self._lock:
             if self.clock.monotonic() - self._queried_at >= QUERY_EVERY:
-                self._gauges = await self._query_gauges()
+                self._gauges = await self._query_gauges() | await self._read_parts()
                 self._queried_at = self.clock.monotonic()
             if self.clock.monotonic() - self._rendered_at >= RENDER_EVERY:
                 parts = self._parts | {(source, MAIN) for source in self.sources}
-                self._text = render(with_zeros(combined_tally(), self.sources, parts), self._gauges)
+                gauges = self._gauges | replica_gauges(self.replica())
+                self._text = render(with_zeros(combined_tally(), self.sources, parts), gauges)
                 self._rendered_at = self.clock.monotonic()
             return self._text
+
+    async def _read_parts(self) -> dict[Key, float]:
+        """Read the gauges of all parts. Those of a part that does not respond are missing."""
+        values: dict[Key, float] = {}
+        for read in self.gauges:
+            with suppress(Unavailable):
+                values |= await read()
+        return values
 
     async def _query_gauges(self) -> dict[Key, float]:
         try:
@@ -83,13 +112,23 @@ class MetricsExporter:
         return gauges
 
 
+def replica_gauges(replica: Monitored | None) -> dict[Key, float]:
+    """Return the gauges of the read replica. They are of this process: each measures the lag itself."""
+    if replica is None:
+        return {}
+    gauges: dict[Key, float] = {("oncehook_replica_used",): float(replica.monitor.is_usable)}
+    if replica.monitor.lag is not None:
+        gauges["oncehook_replica_lag_seconds",] = replica.monitor.lag
+    return gauges
+
+
 def with_zeros(tally: Tally, sources: Collection[str], parts: Collection[Part]) -> Tally:
     """Add every missing counter and histogram of these sources and consumers with 0, and return the tally."""
     for name, (kind, labels, _) in METRICS.items():
         of_consumers = len(labels) > 1 and labels[1] == "consumer"
         for key in parts if of_consumers else [(source,) for source in sources]:
             if kind == "counter":
-                for value in VALUES.get(labels[-1], ("",)):
+                for value in VALUES.get(labels[-1] if labels else "", ("",)):
                     tally.counters[(name, *key, value)[: len(labels) + 1]] += 0.0
             elif kind == "histogram" and labels == ("source",):
                 tally.histograms[name, *key].sum += 0.0

@@ -21,8 +21,11 @@ from oncehook.model.errors import ConfigurationError, Unavailable
 from oncehook.model.values import as_duration
 from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
+from oncehook.operations.payload_objects import collect_objects
 from oncehook.providers.definition import Provider
+from oncehook.store.leadership import LeadershipLost
 from oncehook.store.operator_protocols import Pruning
+from oncehook.store.retention import PRUNE
 from oncehook.store.rows import Cutoffs, PruneCursor
 from oncehook.store.store import Store
 
@@ -40,6 +43,9 @@ EVERY = 3600.0
 
 FIRST = 60.0
 """Seconds from the start of a process to its first run."""
+
+NEXT_TRY = 60.0
+"""Seconds until a process tries again if another process is pruning."""
 
 FULL_SCAN_EVERY = 24
 """The number of runs after which all payloads are scanned again, to find old dead letters that were replayed."""
@@ -101,9 +107,16 @@ class Pruned:
     days: list[str] = field(default_factory=list)
     effects: int = 0
     email: int = 0  # email facts past `email_retention`
+    objects: int = 0  # payload objects of deleted payloads, and unused ones
+
+    def __add__(self, other: "Pruned") -> "Pruned":
+        days, effects = [*self.days, *other.days], self.effects + other.effects
+        receipts, payloads = self.receipts + other.receipts, self.payloads + other.payloads
+        email, objects = self.email + other.email, self.objects + other.objects
+        return Pruned(receipts, payloads, days, effects=effects, email=email, objects=objects)
 
     def __bool__(self) -> bool:
-        return bool(self.receipts or self.payloads or self.days or self.effects or self.email)
+        return bool(self.receipts or self.payloads or self.days or self.effects or self.email or self.objects)
 
 
 Progress = Callable[[Pruned], None]
@@ -114,6 +127,7 @@ async def prune(
     horizons: Iterable[Horizon],
     *,
     effects: float | None = None,
+    email: "PruneEmail | None" = None,
     payloads_from: datetime | None = None,
     progress: Progress | None = None,
     clock: Clock = SYSTEM,
@@ -121,7 +135,8 @@ async def prune(
     """Delete rows past their retention. Returns None if another process is pruning.
 
     Sources that are not in `horizons` are skipped. Keys of effects are deleted after `effects` seconds, or never. With
-    `payloads_from`, payloads of receipts before that time are skipped, because an earlier run has scanned them.
+    `payloads_from`, payloads of receipts before that time are skipped, because an earlier run has scanned them. Raises
+    LeadershipLost if this process stalled and another one has taken over.
     """
     pauses = PausesBetweenBatches(clock)
     async with store.retention.start_pruning() as pruning:
@@ -129,7 +144,7 @@ async def prune(
             return None
         await pruning.create_days()
         now = await store.operations.now()
-        receipts, payloads = cutoffs(horizons, now)
+        receipts, payloads = cutoffs(await _without_copies(store, horizons), now)
         done = Pruned()
         done.days += await pruning.drop_days(payloads)
         sooner = {source: time for source, time in payloads.items() if time > receipts[source]}
@@ -144,8 +159,17 @@ async def prune(
             await pauses.pause()
         if effects is not None:
             done.effects = await _prune_effects(pruning, _cutoff(now, effects), pauses)
+        done.email = await prune_email(email, extend=pruning.extend, clock=clock)
         await _free_disk_space(pruning, pauses)
-        return done
+    done.objects = await collect_objects(store)
+    return done
+
+
+async def _without_copies(store: Store, horizons: Iterable[Horizon]) -> list[Horizon]:
+    """Leave out sources whose rows here are copies of a move: another shard has the rows, with the same objects."""
+    moves = [] if store.shards is None else await store.shards.moves()
+    copies = {move.source for move in moves if move.phase in ("left", "arriving")}
+    return [horizon for horizon in horizons if horizon.source not in copies]
 
 
 async def count_prunable(store: Store, horizons: Iterable[Horizon]) -> Pruned:
@@ -207,10 +231,23 @@ PruneEmail = Callable[[], Awaitable[tuple[int, bool]]]
 """Deletes a batch of old email facts. Returns how many, and whether there are more."""
 
 
-async def prune_email(delete_batch: PruneEmail | None, *, clock: Clock = SYSTEM) -> int:
-    """Delete all old email facts, batch by batch with pauses between them. Returns how many."""
+async def _no_leadership() -> None:
+    """The default for `extend`: the caller is not the leader, but runs alone."""
+
+
+async def prune_email(
+    delete_batch: PruneEmail | None,
+    *,
+    extend: Callable[[], Awaitable[None]] = _no_leadership,
+    clock: Clock = SYSTEM,
+) -> int:
+    """Delete all old email facts, batch by batch with pauses between them. Returns how many.
+
+    `extend` is called before each batch. A batch that two processes delete at the same time is deleted once.
+    """
     pauses, total, has_more = PausesBetweenBatches(clock), 0, delete_batch is not None
     while delete_batch is not None and has_more:
+        await extend()
         count, has_more = await delete_batch()
         total += count
         await pauses.pause()
@@ -220,7 +257,10 @@ async def prune_email(delete_batch: PruneEmail | None, *, clock: Clock = SYSTEM)
 
 
 class PruneLoop:
-    """Prunes in the background, every `every` seconds. A lock lets one process prune at a time."""
+    """Prunes in the background, every `every` seconds. Only the leader of the task `prune` prunes.
+
+    Each process becomes the leader in turn, because each may have other sources.
+    """
 
     def __init__(
         self,
@@ -258,23 +298,30 @@ class PruneLoop:
             await asyncio.sleep(delay)
             delay = self.every
             try:
-                await self.prune_once()
-                await prune_email(self.email)
+                if await self.prune_once() is None:
+                    delay = min(self.every, NEXT_TRY)
                 reach(Checkpoint.PRUNED)
+            except LeadershipLost:
+                signals.emit("leadership_lost", task=PRUNE)
             except Unavailable as error:
                 signals.emit("prune_database_unavailable", detail=error.detail)
             except Exception as error:
                 signals.log_background_failure("prune", error)
 
     async def prune_once(self) -> Pruned | None:
-        """Prune once. Payloads that an earlier run of this process has scanned are scanned again only rarely."""
+        """Prune once. Returns None if another process is pruning.
+
+        Payloads that an earlier run of this process has scanned are scanned again only rarely.
+        """
         scanned_until = None if self._runs % FULL_SCAN_EVERY == 0 else self._scanned_until
         now = await self.store.operations.now()
-        done = await prune(self.store, self.horizons, effects=self.effects, payloads_from=scanned_until)
+        done = await prune(
+            self.store, self.horizons, effects=self.effects, email=self.email, payloads_from=scanned_until
+        )
         if done is not None:
             self._runs += 1
             self._scanned_until = min(cutoffs(self.horizons, now)[1].values(), default=None)
         if done:
             counts = {"receipts": done.receipts.total(), "payloads": done.payloads.total(), "effects": done.effects}
-            signals.emit("pruned", **counts, days=len(done.days))
+            signals.emit("pruned", **counts, days=len(done.days), objects=done.objects)
         return done

@@ -24,6 +24,7 @@ from oncehook.model.errors import OncehookError
 from oncehook.model.event import facts_of
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Receipt, StoredPayload
+from oncehook.objects.reference import ObjectError
 from oncehook.store.store import Store
 from oncehook.store.transaction import DriverTransaction, StatementSelector, Transaction
 
@@ -88,7 +89,7 @@ async def rehearse(
     rehearsal = Rehearsal(receipt.receipt, handler.name if handler else None)
     try:
         payload = await store.receipts.payload(receipt.receipt)
-    except KeyRingError as error:
+    except (KeyRingError, ObjectError) as error:
         rehearsal.error = str(error)
         return rehearsal
     if payload is None:
@@ -151,6 +152,7 @@ def _as_leased(receipt: Receipt, payload: StoredPayload) -> Leased:
         replays=receipt.replays + 1,
         body=payload.body,
         headers=msgspec.json.encode(payload.headers).decode(),
+        object=None,
         is_encrypted=payload.is_encrypted,  # what is rolled back may still reach the disk
     )
 

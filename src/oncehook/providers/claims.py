@@ -277,7 +277,9 @@ class ClaimReader:
         return tuple(index_text(f"{number}:{value}") or "" for number, value in values if value)
 
     def _with_generated(self, headers: Headers, digest: bytes) -> Headers:
-        return {**headers, CONTENT: digest.hex().encode(), NEW: secrets.token_hex(16).encode()}
+        # A delivery that waits in a queue has its token already: no HTTP header can have this name.
+        new = headers.get(NEW) or secrets.token_hex(16).encode()
+        return {**headers, CONTENT: digest.hex().encode(), NEW: new}
 
     def _kind(self, parsed: Any, headers: Headers) -> str | None:
         for find, types in self.kinds:

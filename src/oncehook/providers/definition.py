@@ -129,6 +129,14 @@ class Handshake(Definition, frozen=True, kw_only=True):
         return handshake.kind_of(self.kind).signs is not None
 
 
+class EventBridge(Definition, frozen=True, kw_only=True):
+    """Where an event of EventBridge has the delivery of this provider."""
+
+    source: str | None = None  # the `source` that its events have (shell pattern)
+    body: str | None = None  # the key in `detail` of the body; without it, `detail` is the body
+    headers: str | None = None  # the key in `detail` of the headers
+
+
 class AckOverride(Definition, frozen=True, kw_only=True):
     """The response that this provider needs instead of the usual 202 or 200."""
 
@@ -140,6 +148,7 @@ class Retries(Definition, frozen=True, kw_only=True):
     """How long the provider retries, if that is known."""
 
     horizon: str | None = None
+    automatic: str | None = None  # how long it retries by itself, if it can be asked for longer to deliver again
     schedule: str = ""
     time_limit: str | None = None
     stop_codes: list[int] = []
@@ -174,6 +183,7 @@ class Provider(Definition, frozen=True, kw_only=True):
     event: EventExpressions
     handshakes: list[Handshake] = []
     answer: AckOverride = AckOverride()
+    eventbridge: EventBridge = EventBridge()
     retries: Retries = Retries()
     examples: list[Example] = []
 
@@ -181,6 +191,11 @@ class Provider(Definition, frozen=True, kw_only=True):
     def horizon(self) -> float | None:
         """Seconds during which the provider may redeliver an event, or None if that is not known."""
         return duration(self.retries.horizon) if self.retries.horizon else None
+
+    @property
+    def retries_for(self) -> float | None:
+        """Seconds during which the provider retries by itself, or None if that is not known."""
+        return duration(self.retries.automatic) if self.retries.automatic else self.horizon
 
     @property
     def starts_without_secret(self) -> bool:
@@ -222,7 +237,8 @@ def _check(provider: Provider) -> None:
     for expression in (facts.type, facts.object, facts.occurred_at, facts.delivery_id):
         if expression is not None:
             compile_expression(expression)
-    for text in (provider.retries.horizon, provider.timestamp.tolerance if provider.timestamp else None):
+    retries = provider.retries
+    for text in (retries.horizon, retries.automatic, provider.timestamp.tolerance if provider.timestamp else None):
         if text is not None:
             duration(text)
     if provider.max_body is not None:

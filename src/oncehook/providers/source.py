@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import retry_of
+from oncehook.config.intake_settings import check_intake, is_published, is_queue_only
 from oncehook.config.secret import is_reference, resolve, secret_fingerprint
 from oncehook.config.settings import SourceSettings
 from oncehook.model.claim import Claim
@@ -86,7 +87,10 @@ class Source:
         self.provider: Provider = providers.find(settings.provider or name, own_providers or {})
         self.provider_name = self.provider.name
         self.certificates = (certificates or Certificates()).for_source()
-        for option in self.provider.options:
+        check_intake(settings, where, has_tenants=self.has_tenants)
+        self.is_published = is_published(settings)  # its deliveries go to a queue, and are claimed from there
+        self.is_queue_only = is_queue_only(settings)  # it has no address
+        for option in () if self.is_queue_only else self.provider.options:
             if not getattr(settings, option) and not (option == "public_url" and proxies):
                 alternative = ", or your proxies in trusted_proxies" if option == "public_url" else ""
                 raise ConfigurationError(
@@ -135,10 +139,19 @@ class Source:
             fingerprints = [secret_fingerprint(self.name, secret) for secret in secrets] or fingerprints
             verifier = self.make_verifier(self.provider, secrets, where=where)
         self.verifier, self.fingerprints, self.uses = verifier, fingerprints, [0] * len(fingerprints)
-        self.waits_for_secret = verifier is not None and not verifier.checks and not self.needs_tenant
+        self.waits_for_secret = (
+            verifier is not None and not verifier.checks and not self.needs_tenant and not self.is_queue_only
+        )
         self.fetches_certificates = verifier is not None and verifier.fetches
         self.proxies = self._trusted_proxies if verifier is not None and verifier.needs_address else None
-        more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes
+        more = (
+            self.inline,
+            self.is_published,
+            self.fetches_certificates,
+            self.proxies,
+            self.handshakes,
+            self.unsigned_handshakes,
+        )
         self.is_plain = not any(more) and not self.needs_tenant
 
     def for_tenant(self, tenant: str, secrets: Sequence[str]) -> "Source":
@@ -172,7 +185,7 @@ class Source:
         self.handshakes = [entry for entry in allowed if entry.verified]
         self.unsigned_handshakes = [entry for entry in allowed if not entry.verified]
         self._methods = sorted({"POST", *(entry.method for entry in allowed)})
-        self.methods = [] if self.needs_tenant else self._methods
+        self.methods = [] if self.needs_tenant or self.is_queue_only else self._methods
         self._offers: deque[float] = deque(maxlen=MAX_OFFERS_PER_MINUTE)
 
     def make_verifier(
@@ -186,7 +199,7 @@ class Source:
             where=where,
             settings=settings,
             certificates=self.certificates,
-            required=not self.needs_tenant,
+            required=not self.needs_tenant and not self.is_queue_only,
         )
 
     # -- handshakes -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ HeaderPair = tuple[bytes, bytes]
 NEVER_STORED = frozenset(
     b"host connection accept accept-encoding content-length transfer-encoding expect upgrade keep-alive te trailer "
     b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port x-forwarded-prefix x-real-ip "
-    b"x-trello-webhook".split()
+    b"x-trello-webhook :new".split()
 )
 _CREDENTIAL = re.compile(
     rb"token|secret|auth|key|session|cookie|signature|-sig$|-verification$|hmac|passw|credential|jwt|oidc|bearer|dpop|"

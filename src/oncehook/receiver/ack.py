@@ -1,6 +1,7 @@
 """The HTTP responses of the receiver: status, JSON body and headers for each outcome of a delivery.
 
 202  first delivery, committed            {"status":"accepted","event_id":…,"receipt":…}
+202  in the source's queue or the spool   {"status":"accepted","event_id":…}
 200  duplicate                            {"status":"duplicate",…}
 200  left out by a filter, recorded       {"status":"ignored",…}
 4xx/5xx                                   {"error":{"code":…,"message":…}}
@@ -62,6 +63,14 @@ def accepted_response(
     return answer.status or status, body, (JSON,)
 
 
+def published_response(claims: Sequence[Claim], answer: AckOverride, *, batch: bool) -> Response:
+    """The response to a delivery that waits in the queue of its source. It has no receipt yet."""
+    if answer.body is not None:
+        return answer.status or 200, answer.body.encode(), (TEXT,)
+    counts = {"accepted": len(claims)} if batch else {"event_id": claims[0].event_id}
+    return answer.status or 202, _encode({"status": "accepted", **counts}), (JSON,)
+
+
 def inline_failed_response() -> Response:
     """The response after an inline handler failed. The sender delivers again, which is the next attempt."""
     return rejected_response("handler_failed")
@@ -91,7 +100,12 @@ def _event_body(claim: Claim, claimed: Claimed) -> tuple[int, bytes]:
         status, outcome = 200, "ignored"
     else:
         status, outcome = 202, "accepted"
-    return status, _encode({"status": outcome, "event_id": claim.event_id, "receipt": claimed.receipt})
+    return status, _encode({"status": outcome, "event_id": claim.event_id} | _receipt(claimed))
+
+
+def _receipt(claimed: Claimed) -> dict[str, int]:
+    """The number of the receipt, unless the event is in the spool and has none yet."""
+    return {"receipt": claimed.receipt} if claimed.receipt else {}
 
 
 def _batch_body(claims: Sequence[Claim], claimed: Sequence[Claimed]) -> tuple[int, bytes]:

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.claim import Claim, Claimed
@@ -18,9 +19,17 @@ from oncehook.store.protocols import ClaimStore
 MAX_BATCH_EVENTS = 500
 MAX_BATCH_BYTES = 8 * 2**20
 Observe = Callable[[Sequence[tuple[Claim, Claimed]]], None]
+T = TypeVar("T")
 
 
-class ImmediateFuture:
+class ClaimStep(Protocol):
+    """The step of a delivery that records its events. Parts wrap the `Claimer` to answer some events without it."""
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
+        """Return the result of each claim once all of them are durable. Raises Unavailable if they cannot be."""
+
+
+class ImmediateFuture(Generic[T]):
     """A future that calls its callback immediately when it gets its result.
 
     Coroutines that run without a task await it. An asyncio future would call back in the next iteration of the event
@@ -30,17 +39,17 @@ class ImmediateFuture:
     __slots__ = ("_callback", "_error", "_result")
 
     def __init__(self) -> None:
-        self._result: list[Claimed] | None = None
+        self._result: T | None = None
         self._error: Unavailable | None = None
-        self._callback: Callable[[ImmediateFuture], None] | None = None
+        self._callback: Callable[[ImmediateFuture[T]], None] | None = None
 
     def done(self) -> bool:
         return self._result is not None or self._error is not None
 
-    def add_done_callback(self, callback: "Callable[[ImmediateFuture], None]") -> None:
+    def add_done_callback(self, callback: "Callable[[ImmediateFuture[T]], None]") -> None:
         self._callback = callback
 
-    def set_result(self, result: list[Claimed]) -> None:
+    def set_result(self, result: T) -> None:
         self._result = result
         self._resume()
 
@@ -52,7 +61,7 @@ class ImmediateFuture:
         if self._callback is not None:
             self._callback(self)
 
-    def __await__(self) -> "Generator[ImmediateFuture, None, list[Claimed]]":
+    def __await__(self) -> "Generator[ImmediateFuture[T], None, T]":
         yield self
         if self._error is not None:
             raise self._error
@@ -60,14 +69,20 @@ class ImmediateFuture:
         return self._result
 
 
+Waiter = asyncio.Future[T] | ImmediateFuture[T]
+
+
+def new_waiter(loop: asyncio.AbstractEventLoop) -> "asyncio.Future[T] | ImmediateFuture[T]":
+    """Make what a delivery awaits for a result. A task awaits asyncio's futures only."""
+    return loop.create_future() if asyncio.current_task(loop) is not None else ImmediateFuture()
+
+
 class ClaimGroup:
     """The claims of one delivery, which are committed in one transaction, and the future that gets their results."""
 
     __slots__ = ("bytes", "claims", "submitted_at", "waiter")
 
-    def __init__(
-        self, claims: Sequence[Claim], waiter: "asyncio.Future[list[Claimed]] | ImmediateFuture", submitted_at: float
-    ) -> None:
+    def __init__(self, claims: Sequence[Claim], waiter: "Waiter[list[Claimed]]", submitted_at: float) -> None:
         self.claims = claims
         self.waiter = waiter
         self.submitted_at = submitted_at
@@ -108,10 +123,7 @@ class Claimer:
         if not claims:
             return []
         loop = self.loop or asyncio.get_running_loop()
-        runs_in_task = asyncio.current_task(loop) is not None  # a task awaits futures only
-        waiter: asyncio.Future[list[Claimed]] | ImmediateFuture = (
-            loop.create_future() if runs_in_task else ImmediateFuture()
-        )
+        waiter: Waiter[list[Claimed]] = new_waiter(loop)
         group = ClaimGroup(claims, waiter, self.clock.monotonic())
         # A group that is larger than the whole intake is accepted only when no other claim waits.
         full = self._events + len(claims) > self.limit or self._bytes + group.bytes > self.limit_bytes

@@ -27,13 +27,13 @@ class ErrorResponses:
         if isinstance(error, RequestRejected):
             if error.code is not None:
                 known = name if name in self._sources else "unknown"
-                self._count(known, tenant, error.code, "rejected before it was read and verified")
+                self.count(known, tenant, error.code, "rejected before it was read and verified")
             return error.response
         if isinstance(error, Rejected):
-            self._count(name, tenant, error.reason, error.detail)
+            self.count(name, tenant, error.reason, error.detail)
             return rejected_response(error.reason)
         if isinstance(error, RateLimited):
-            self._count(name, tenant, "rate_limited", error.detail)
+            self.count(name, tenant, "rate_limited", error.detail)
             return rejected_response("rate_limited", (b"retry-after", str(error.retry_after).encode()))
         if isinstance(error, Unavailable):
             signals.record_unavailable(name, error.detail, is_logged=isinstance(error, TenantUnavailable))
@@ -42,7 +42,8 @@ class ErrorResponses:
         signals.emit("receiver_failed", source=name, error=type(error).__name__, traceback=frames)
         return unavailable_response(5)  # a bug in the receiver: the sender delivers again
 
-    def _count(self, source: str, tenant: str, reason: str, detail: str) -> None:
+    def count(self, source: str, tenant: str, reason: str, detail: str) -> None:
+        """Count and log a rejection."""
         named = tenant if source != "unknown" and TENANT_NAME.fullmatch(tenant) else ""
         signals.record_rejection(source, reason, detail, named)
         self._stats.record_rejection(source, reason, detail)

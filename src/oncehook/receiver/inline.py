@@ -28,7 +28,7 @@ from oncehook.model.states import State
 from oncehook.observability import signals
 from oncehook.providers.source import Source
 from oncehook.receiver.ack import Response, inline_failed_response, inline_processed_response, unavailable_response
-from oncehook.receiver.claim import Claimer
+from oncehook.receiver.claim import ClaimStep
 from oncehook.store.paused_sources import PausedSources
 from oncehook.store.store import Store
 
@@ -58,7 +58,7 @@ class InlineReceiver:
     """Receives the deliveries of inline sources."""
 
     def __init__(
-        self, store: Store, claimer: Claimer, processor: ReceiptProcessor, roster: Roster, lease_seconds: float
+        self, store: Store, claimer: ClaimStep, processor: ReceiptProcessor, roster: Roster, lease_seconds: float
     ) -> None:
         self.store = store
         self.claimer = claimer
@@ -144,11 +144,12 @@ def _first_lease(claim: Claim, claimed: Claimed, source: Source) -> Leased:
     return Leased(
         **facts_of(claim) | {"type": claim.type or ""},
         receipt=claimed.receipt,
-        lease=1,
+        lease=claim.inline_lease,
         attempt=1,
         received_at=SYSTEM.datetime(),
         replays=0,
         body=claim.body,
         headers=claim.headers,
+        object=None,
         is_encrypted=source.encrypt is not None,
     )

@@ -123,15 +123,17 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         status, body, headers = response
         parts = [_head(status, headers)]
-        for name, value in self.server_state.default_headers:
+        defaults = self.server_state.default_headers
+        for name, value in defaults:
             parts += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive and CLOSE not in headers:
+        is_last = not cycle.keep_alive or CLOSE in headers or CLOSE in defaults  # a draining server closes connections
+        if is_last and CLOSE not in headers and CLOSE not in defaults:
             parts.append(b"connection: close\r\n")
         length = b"" if status == 204 else b"content-length: %d\r\n" % len(body)
         parts += (length, b"\r\n", body)
         cycle.response_complete = True
         self.transport.write(b"".join(parts))
-        if not cycle.keep_alive or CLOSE in headers:
+        if is_last:
             self.transport.close()
         self.on_response_complete()
 

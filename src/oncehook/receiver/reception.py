@@ -9,7 +9,7 @@ from oncehook.observability import signals, tracing
 from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.source import Source
 from oncehook.receiver.asgi import AsgiReceiver
-from oncehook.receiver.claim import Claimer
+from oncehook.receiver.claim import Claimer, Observe
 from oncehook.receiver.count_writers import AckLatencyWriter, RejectionCountWriter, SecretUseWriter
 from oncehook.receiver.duplicates import DuplicateLog
 from oncehook.receiver.rejection_samples import RejectionSampleWriter
@@ -41,10 +41,11 @@ class Reception:
     ) -> None:
         self._wake = wake
         self._announce = announce
+        self.enqueue: Observe | None = None  # sends new events to a queue of workers, instead of waking them
         self.duplicates = DuplicateLog(store.claims)
         self.claimer = Claimer(
             store.claims,
-            observe=self._observe,
+            observe=self.observe,
             limit=settings.intake_limit,
             limit_bytes=settings.intake_bytes,
             timeout=settings.claim_timeout,
@@ -86,11 +87,18 @@ class Reception:
         await self.rejection_counts.stop()
         await self.ack_latencies.stop()
 
-    def _observe(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
+    def observe(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
+        """Count and log results, note the duplicates, and wake the workers."""
         for claim, outcome in pairs:
             if not outcome.fresh:
                 self.duplicates.note(claim, outcome)
+        if self.enqueue is not None:
+            self.enqueue(pairs)
+        else:
+            self._wake_workers(pairs)
+        signals.record_claims(pairs)
+
+    def _wake_workers(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
         self._wake()
         if any(outcome.fresh for _, outcome in pairs):
             self._announce()
-        signals.record_claims(pairs)

@@ -61,6 +61,8 @@ def check_request(source: Source, delivery: Delivery) -> int | None:
     """Reject a request by its request line and headers alone. Returns the content length that the client declared."""
     headers = delivery.headers
     if delivery.method not in source.methods:
+        if source.is_queue_only:
+            raise RequestRejected.with_code("unknown_source", CLOSE)
         if source.needs_tenant:  # this address accepts no method
             raise RequestRejected.with_code("tenant_missing", CLOSE)
         raise RequestRejected.with_code("method_not_allowed", (b"allow", ", ".join(source.methods).encode()), CLOSE)

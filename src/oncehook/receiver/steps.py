@@ -14,15 +14,17 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.claim import Claim, Claimed
 from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
+from oncehook.model.lease import first_lease
 from oncehook.model.states import State
 from oncehook.observability import metrics, signals, tracing
 from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.source import Source
-from oncehook.receiver.ack import Response, accepted_response, unavailable_response
-from oncehook.receiver.claim import Claimer
+from oncehook.receiver.ack import Response, accepted_response, published_response, unavailable_response
+from oncehook.receiver.claim import Claimer, ClaimStep
 from oncehook.receiver.error_responses import ErrorResponses
 from oncehook.receiver.handshakes import answer_handshake, find_signed, find_unsigned
 from oncehook.receiver.inline import InlineReceiver
+from oncehook.receiver.publish import PublishStep
 from oncehook.receiver.rejection_samples import RejectionSampleWriter
 from oncehook.receiver.request import CLOSE, ClientDisconnected, RequestRejected, check_body, check_request
 from oncehook.receiver.verification import VerificationThread
@@ -50,9 +52,12 @@ class Receiver:
         self.tenants = {} if tenants is None else tenants
         self.stats = stats or ReceiverStats(clock)
         self.claimer = claimer
+        self.claims: ClaimStep = claimer  # what queued events go through; optional parts wrap it
+        self.inline_claims: ClaimStep = claimer  # the same for inline events
         self.rejection_samples = rejection_samples
         self.errors = ErrorResponses(sources, self.stats)
         self.inline: InlineReceiver | None = None
+        self.publisher: PublishStep | None = None  # publishes the deliveries of sources with an intake
         self.clock = clock
         self.verification = VerificationThread(limit_bytes=limit_bytes)
 
@@ -94,11 +99,13 @@ class Receiver:
         try:
             handshake, verified_by = find_unsigned(source, delivery), 0
             if handshake is None:
-                verified_by = await self._verify(source, delivery)
+                verified_by = await self.verify(source, delivery, self.clock.now())
                 parsed = source.parse(delivery)
                 handshake = find_signed(source, delivery)
             if handshake is not None:
                 return await answer_handshake(source, handshake, delivery, verified_by)
+            if source.is_published and self.publisher is not None:
+                self.publisher.prepare(delivery)
             claims = source.read(delivery, parsed)
         except Rejected as error:
             self.rejection_samples.note(source, delivery, error)
@@ -106,6 +113,8 @@ class Receiver:
         batch = source.split is not None and source.reader.is_batch(claims, delivery)
         if source.inline:
             return await self._receive_inline(source, claims, batch)
+        if source.is_published and await self._publish(source, delivery, verified_by):
+            return published_response(claims, source.provider.answer, batch=batch)
         outcomes = await self._claim(claims if source.encrypt is None else source.encrypt(claims))
         return accepted_response(claims, outcomes, source.provider.answer, batch=batch)
 
@@ -126,22 +135,25 @@ class Receiver:
             raise RequestRejected.with_code("unknown_tenant", CLOSE)
         return source
 
-    async def _verify(self, source: Source, delivery: Delivery) -> int:
-        """Verify a delivery. Returns the index of the secret that verified it."""
+    async def verify(self, source: Source, delivery: Delivery, now: float) -> int:
+        """Verify a delivery that arrived at `now`. Returns the index of the secret that verified it."""
         if source.verifier is None:
             return 0
         if source.fetches_certificates:
-            await self.verification.fetch_keys(source, source.verifier, delivery, self.clock.now())
+            await self.verification.fetch_keys(source, source.verifier, delivery, now)
         if len(delivery.body) <= LARGE:
-            verified_by = source.verifier.verify(delivery, self.clock.now())
+            verified_by = source.verifier.verify(delivery, now)
         else:
-            verified_by = await self.verification.run(delivery, partial(source.verifier.verify, now=self.clock.now()))
+            verified_by = await self.verification.run(delivery, partial(source.verifier.verify, now=now))
         source.uses[verified_by] += 1
         return verified_by
 
+    async def _publish(self, source: Source, delivery: Delivery, verified_by: int) -> bool:
+        return self.publisher is not None and await self.publisher.publish(source, delivery, verified_by)
+
     async def _claim(self, claims: Sequence[Claim]) -> list[Claimed]:
         try:
-            return await self.claimer.claim(claims)
+            return await self.claims.claim(claims)
         except Unavailable as error:
             signals.record_failed_claim(claims, error)
             raise RequestRejected(unavailable_response(error.retry_after)) from error
@@ -151,5 +163,8 @@ class Receiver:
         if self.inline is None:
             raise Unavailable("an inline source needs handlers, and this process runs without a worker")
         seconds = self.inline.lease_seconds
-        leased = [replace(c, inline_seconds=seconds) if c.status is State.PROCESSING else c for c in claims]
+        leased = [
+            replace(c, inline_seconds=seconds, inline_lease=first_lease()) if c.status is State.PROCESSING else c
+            for c in claims
+        ]
         return await self.inline.receive(source, leased, batch=batch)

@@ -11,18 +11,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from oncehook.brokers.pool import Publishers
 from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.stopping import Deadline
 from oncehook.config.configuration import Configuration
 from oncehook.config.consumer_settings import ConsumerSettings
-from oncehook.config.settings import Horizon, Settings, SourceSettings
-from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, EffectRegistry, RegisteredEffect
-from oncehook.effects.http import EffectPoster
+from oncehook.config.settings import Settings, SourceSettings
+from oncehook.effects.broker import BrokerTargets
 from oncehook.effects.relay import Relay
-from oncehook.handlers.canonical import CanonicalFetchers
-from oncehook.handlers.forward import POLICY, Forward
 from oncehook.handlers.outbox import Outbox
-from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handlers
+from oncehook.handlers.registry import DEFAULT_TIMEOUT
 from oncehook.handlers.roster import Roster
 from oncehook.http_client.circuit_breaker import CircuitBreaker
 from oncehook.http_client.client import HttpClient
@@ -31,13 +29,15 @@ from oncehook.model.receipt import Receipt
 from oncehook.model.retry import Retry, with_fields
 from oncehook.observability import signals
 from oncehook.operations.metrics_exporter import MetricsExporter
-from oncehook.operations.prune import PruneLoop, effect_horizon, horizon
+from oncehook.operations.prune import horizon
 from oncehook.operations.rehearse import Rehearsal
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.source import Source
 from oncehook.receiver.inline import InlineReceiver
 from oncehook.receiver.reception import Reception
+from oncehook.runtime.address_effects import register_address_effects
+from oncehook.runtime.background import BackgroundTasks
 from oncehook.runtime.checks import (
     check_configuration,
     check_encryption,
@@ -47,13 +47,15 @@ from oncehook.runtime.checks import (
     open_store,
 )
 from oncehook.runtime.companion import Companion, stop_all
-from oncehook.runtime.consumers import Consumers
+from oncehook.runtime.consumers import make_consumers
 from oncehook.runtime.email_projection import project_email
 from oncehook.runtime.forwards import forward_source, forward_to_consumer, forward_to_consumers
 from oncehook.runtime.lifecycle import Lifecycle
 from oncehook.runtime.managed_sources import ManagedSources
-from oncehook.runtime.managed_tenants import ManagedTenants, make_tenant_cache
+from oncehook.runtime.managed_tenants import make_managed_sources, make_tenant_cache
+from oncehook.runtime.parts import Part, make_parts, make_shards, start_parts, stop_parts
 from oncehook.runtime.readiness import Readiness
+from oncehook.runtime.registered import Registered
 from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.runtime.sessions import make_sessions
 from oncehook.runtime.settings_watch import SettingsWatch
@@ -61,12 +63,10 @@ from oncehook.runtime.source_factory import make_source
 from oncehook.runtime.workers import all_slots, make_processor, make_workers
 from oncehook.store import make_store
 from oncehook.store.store import Store
-from oncehook.tenants.cache import TenantCache
 from oncehook.tenants.lookup import SecretsFor
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.process import Processor
-from oncehook.worker.rescue import keep_rescuing
-from oncehook.worker.wakeups import Announcer, keep_listening
+from oncehook.worker.wakeups import Announcer
 from oncehook.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from oncehook.alerts import AlertMonitor
     from oncehook.email import Email
     from oncehook.email.projection import EmailProjection
+    from oncehook.runtime.read_replica import ReadReplica
+    from oncehook.runtime.work_queue import WorkQueue
 
 STOP_MARGIN = 3.0
 """Seconds after `stop_grace` in which everything except handlers and effects must stop."""
@@ -83,6 +85,10 @@ STOP_MARGIN = 3.0
 
 class Runtime:
     """The store, the receiver, the worker, the relay and the background tasks of one inbox."""
+
+    replica: "ReadReplica | None" = None  # if one is configured, while the inbox runs
+
+    shard: tuple[str, int] | None = None  # name and number, of a shard besides `main`
 
     def __init__(
         self,
@@ -93,18 +99,18 @@ class Runtime:
         clock: Clock,
         certificates: Certificates,
         engine: "Engine | AsyncEngine | None",
+        parent: "Runtime | None" = None,
     ) -> None:
         self.configuration = configuration
         self.settings = settings
-        self.clock = clock
-        self.certificates = certificates
+        self.clock, self.certificates = clock, certificates
         self.has_worker = worker
         self.is_mounted = True  # in another app; False if an oncehook command runs the process
-        self.sources: dict[str, Source] = {}
-        self.tenants: dict[str, TenantCache] = {}  # by source
-        self.skip_failed: set[str] = set()  # sources with `serial_failed = "skip"`
-        self.horizons: dict[str, Horizon] = {}
-        self.handlers, self.effects, self.canonicals = Handlers(), EffectRegistry(), CanonicalFetchers()
+        self.registered: Registered = Registered() if parent is None else parent.registered  # all shards share it
+        own = self.registered
+        self.sources, self.tenants = own.sources, own.tenants
+        self.skip_failed, self.horizons, self.forwards = own.skip_failed, own.horizons, own.forwards
+        self.handlers, self.effects, self.canonicals = own.handlers, own.effects, own.canonicals
         self.store: Store = make_store(settings)
         self.store.process.longest_handler = lambda: self.handlers.longest
         self.store.process.has_tenants = lambda: any(source.has_tenants for source in self.sources.values())
@@ -112,22 +118,22 @@ class Runtime:
         self.proxies = Proxies(settings.trusted_proxies)
         self.announcer = Announcer(self.store.wakeups)
         announce = self.announcer.announce
+        received, tenants = (self.sources, self.tenants) if parent is None else ({}, {})
         self.reception = Reception(
-            self.store, self.sources, settings, self.tenants, clock=clock, wake=self.wake_worker, announce=announce
+            self.store, received, settings, tenants, clock=clock, wake=self.wake_worker, announce=announce
         )
-        self.readiness = Readiness(self.store)
+        self.readiness = Readiness(self)
         self.http_client = HttpClient()
         self.breakers: dict[str, CircuitBreaker] = {}  # by origin
-        self.forwards: dict[str, Forward] = {}  # by source; those of other consumers as `consumer:source`
-        poster = EffectPoster(self.http_client, configuration.settings.effect_targets, self.breakers, clock)
-        self.effects.add(RegisteredEffect(HTTP, None, poster.post, POLICY, EFFECT_TIMEOUT))
+        self.publishers, self.broker_targets = Publishers(), BrokerTargets(configuration.settings.effect_targets)
+        if parent is None:
+            register_address_effects(self)
         self.email_projection: EmailProjection | None = None
-        self.consumers = Consumers(self.store, self.handlers, self.sources)
+        self.consumers = make_consumers(self, parent)
         self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
-        self.settings_watch = SettingsWatch(self.store)
+        self.settings_watch: SettingsWatch = SettingsWatch(self.store)
         self.settings_watch.add(self.consumers.load)
-        self.managed_sources = ManagedSources(self)
-        ManagedTenants(self)
+        self.managed_sources: ManagedSources = make_managed_sources(self) if parent is None else parent.managed_sources
         self.roster.is_left_to_others = self.consumers.is_left_to_others
         self.roster.register_consumers = self.consumers.register
         self.heartbeat: Heartbeat | None = None
@@ -135,13 +141,15 @@ class Runtime:
         self.worker: Worker | None = None
         self.consumer_workers: list[Worker] = []
         self.relay: Relay | None = None
-        self.prune_loop: PruneLoop | None = None
-        self._rescuing: asyncio.Task[None] | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._background = BackgroundTasks(self)
+        self.parts: list[Part] = []
+        self.work_queue: WorkQueue | None = None
         self._companions: list[Companion] = []
         self._lifecycle = Lifecycle(open=self._open, close=self._close)
         self._store_is_open = False
         self._deadline = Deadline()
+        self.shards = make_shards(self)
+        self.all_shards: Store = self.store if self.shards is None else self.shards.federation
 
     # -- parts that are built on first use ------------------------------------------------------------------------
 
@@ -155,7 +163,7 @@ class Runtime:
     @cached_property
     def metrics_exporter(self) -> MetricsExporter:
         """The metrics of this process and of the database."""
-        return MetricsExporter(self.store, self.sources)
+        return MetricsExporter(self.all_shards, self.sources, replica=lambda: self.replica)
 
     @cached_property
     def alerts(self) -> "AlertMonitor":
@@ -210,6 +218,7 @@ class Runtime:
         self.store.load_keys()
         for source in self.sources.values():
             source.load_secrets()
+        self.broker_targets.load_secrets()
         for forward in self.forwards.values():
             forward.load_secrets()
         if self.configuration.alerts or "alerts" in vars(self):
@@ -274,6 +283,7 @@ class Runtime:
             check_configuration(self)
             await self._open_store()
             self.reception.start()
+            await self._start_parts()
         except BaseException:
             await stop_all(self._companions)
             raise
@@ -282,6 +292,15 @@ class Runtime:
         if self.has_worker:
             self.start_worker()
         signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])
+
+    async def _start_parts(self) -> None:
+        self.parts = make_parts(self)
+        try:
+            await start_parts(self.parts)
+        except BaseException:
+            await self.reception.stop()
+            await self._close_store()
+            raise
 
     async def _open_store(self) -> None:
         if self.sessions is not None:
@@ -304,7 +323,7 @@ class Runtime:
 
     def opened_store(self) -> AbstractAsyncContextManager[Store]:
         """The store of a running inbox. If the inbox is not running, a store that is open only for the block."""
-        return nullcontext(self.store) if self._store_is_open else open_store(self)
+        return nullcontext(self.all_shards) if self._store_is_open else open_store(self)
 
     async def _close_store(self) -> None:
         self._store_is_open = False
@@ -326,20 +345,14 @@ class Runtime:
 
     async def _finish(self) -> None:
         await self.settings_watch.stop()
-        for task in (self._rescuing, self._listening):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        if self.prune_loop is not None:
-            await self.prune_loop.stop()
-            self.prune_loop = None
-        if "alerts" in vars(self):
-            await self.alerts.stop()
+        await self._background.stop()
+        await stop_parts(self.parts)
         await stop_all(self._companions)
         await self.roster.stop()
         await self.stop_work()
         await self._stop_heartbeat()
         await self.http_client.close()
+        await self.publishers.close()
         await self.reception.stop()
         await self.announcer.stop()
 
@@ -364,28 +377,17 @@ class Runtime:
             self.heartbeat.start()
             self.processor = make_processor(self, self.heartbeat)
             self.reception.receiver.inline = InlineReceiver(
-                self.store, self.reception.claimer, self.processor, self.roster, settings.lease
+                self.store, self.reception.receiver.inline_claims, self.processor, self.roster, settings.lease
             )
         return self.processor
 
     def start_worker(self) -> None:
         """Process receipts in this process, and start the relay and the background tasks of a worker."""
-        settings = self.settings
         self.worker, self.consumer_workers = make_workers(self)
         for worker in (self.worker, *self.consumer_workers):
             worker.start()
         self.roster.start()
-        self._listening = asyncio.create_task(keep_listening(self.store.wakeups, self.wake_worker))
-        self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
-        self.relay.start()
-        effect_retention = effect_horizon(settings, self.horizons.values())
-        prune_email = None if settings.email_retention is None else self.email.prune
-        self.prune_loop = PruneLoop(self.store, self.horizons.values(), effects=effect_retention, email=prune_email)
-        self.prune_loop.start()
-        self.alerts.start()
-        every, elsewhere = settings.lease / 3, self.roster.is_handled_elsewhere
-        rescuing = keep_rescuing(self.store, self.handlers, self.sources, every, elsewhere)
-        self._rescuing = asyncio.create_task(rescuing)
+        self.relay = self._background.start()
 
     def _announce_work(self) -> None:
         """Wake the workers of this and other processes."""

@@ -43,14 +43,25 @@ async def check_encryption(runtime: "Runtime") -> None:
 
 
 async def check_schema(runtime: "Runtime", store: Store) -> None:
-    """Raise ConfigurationError if the schema is out of date and this inbox must not migrate it."""
+    """Raise ConfigurationError if the schema is out of date and this inbox must not migrate it.
+
+    The database of a shard records which shard it is, or has been this one before.
+    """
     if runtime.settings.migrate == "never" and await store.schema.pending():
         raise ConfigurationError("the database schema is out of date: run `oncehook migrate`")
+    if runtime.shard is not None and store.shards is not None:
+        await store.shards.become(*runtime.shard)
 
 
 @asynccontextmanager
 async def open_store(runtime: "Runtime") -> AsyncIterator[Store]:
-    """Open a second store of this inbox for one block, and check its schema."""
+    """Open a second store of this inbox for one block, and check its schema. With shards, one over all of them."""
+    if runtime.shards is not None:
+        from oncehook.store.opening import opened_shards  # only an inbox with shards needs it
+
+        async with opened_shards(runtime.settings, runtime.configuration.shards) as federation:
+            yield federation
+        return
     store = make_store(runtime.settings)
     await store.open()
     try:

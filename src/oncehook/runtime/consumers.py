@@ -7,12 +7,12 @@ processes, so an event gets its receipts even if the consumer's code runs elsewh
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oncehook.config.configuration import consumer_retry
 from oncehook.config.consumer_settings import ConsumerSettings
+from oncehook.handlers.broker_forward import forward_origin
 from oncehook.handlers.registry import Handlers
-from oncehook.http_client.client import parse_url
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
 from oncehook.model.nearest import hint
@@ -23,6 +23,9 @@ from oncehook.observability import signals
 from oncehook.providers.source import Source
 from oncehook.providers.subscriptions import Subscription, check_filter
 from oncehook.store.store import Store
+
+if TYPE_CHECKING:
+    from oncehook.runtime import Runtime
 
 STORED = ("sources", "types", "where", "concurrency", "rate", "paused")
 """The settings that other processes and people see. Secrets and addresses stay in the process."""
@@ -163,7 +166,7 @@ class Consumers:
         unset = {field.name: field.default for field in fields(ConsumerSettings)}
         stored = {key: getattr(settings, key) for key in STORED if getattr(settings, key) != unset[key]}
         if settings.forward is not None:
-            stored["forward"] = parse_url(settings.forward).origin
+            stored["forward"] = forward_origin(settings.forward)
         plain: dict[str, Any] = json.loads(json.dumps(stored, default=dict))
         return plain
 
@@ -196,6 +199,30 @@ class Consumers:
         """
         of_main = self._main.get(source, ())
         return self.are_subscribed(source) and not any(pattern.fullmatch(type_) for pattern in of_main)
+
+
+class ShardConsumers(Consumers):
+    """The consumers of a shard besides `main`. They are registered there too, for their pauses and backfills.
+
+    The receiver writes receipts by the subscriptions in `main`, which has checked them.
+    """
+
+    def __init__(self, store: Store, main: Consumers) -> None:
+        super().__init__(store, main.handlers, main.sources)
+        self.settings, self.in_file = main.settings, main.in_file
+
+    def check(self, *, has_worker: bool, removed: Collection[str] = ()) -> None:
+        """Do nothing."""
+
+    def apply(self) -> None:
+        """Do nothing."""
+
+
+def make_consumers(runtime: "Runtime", parent: "Runtime | None") -> Consumers:
+    """Make the consumers of an inbox, or of a shard of the inbox `parent`."""
+    if parent is not None:
+        return ShardConsumers(runtime.store, parent.consumers)
+    return Consumers(runtime.store, runtime.handlers, runtime.sources)
 
 
 def _subscription(row: StoredConsumer) -> Subscription:

@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from oncehook.brokers.address import is_broker
+from oncehook.handlers.broker_forward import BrokerForward
 from oncehook.handlers.forward import Forward, ForwardSettings, consumer_forward, source_forward
+from oncehook.http_client.circuit_breaker import CircuitBreaker
 from oncehook.providers.source import Source
 
 if TYPE_CHECKING:
@@ -28,7 +31,31 @@ def forward_to_consumer(runtime: "Runtime", consumer: str, source: Source) -> No
         _add(runtime, key, source, consumer_forward(consumer, settings), consumer in consumers.in_file)
 
 
+def make_forward(
+    runtime: "Runtime",
+    source: Source,
+    settings: ForwardSettings,
+    *,
+    breakers: dict[str, CircuitBreaker],
+    trusted: bool,
+) -> Forward:
+    """Make the forward to an HTTP address or to a broker. Raises ConfigurationError if its address cannot be used."""
+    http_client, clock = runtime.http_client, runtime.clock
+    if not is_broker(settings.url):
+        return Forward(source, settings, http_client, breakers, trusted=trusted, clock=clock)
+    return BrokerForward(
+        source,
+        settings,
+        http_client,
+        breakers,
+        publishers=runtime.publishers,
+        targets=runtime.broker_targets,
+        trusted=trusted,
+        clock=clock,
+    )
+
+
 def _add(runtime: "Runtime", key: str, source: Source, settings: ForwardSettings, trusted: bool) -> None:
-    forward = Forward(source, settings, runtime.http_client, runtime.breakers, trusted=trusted, clock=runtime.clock)
+    forward = make_forward(runtime, source, settings, breakers=runtime.breakers, trusted=trusted)
     runtime.handlers.add(forward.handler)
     runtime.forwards[key] = forward

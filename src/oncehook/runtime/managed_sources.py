@@ -12,7 +12,7 @@ from oncehook.config.configuration import read_source
 from oncehook.config.keyring import KeyRingError
 from oncehook.config.managed_secrets import ManagedSecrets, open_secrets, source_context
 from oncehook.config.settings import Horizon, Settings, SourceSettings
-from oncehook.handlers.forward import Forward, source_forward
+from oncehook.handlers.forward import source_forward
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
 from oncehook.model.rows import ManagedSource
@@ -22,6 +22,7 @@ from oncehook.operations.keys import check_proofs
 from oncehook.operations.prune import horizon
 from oncehook.providers import definition as providers
 from oncehook.providers.source import Source
+from oncehook.runtime.forwards import make_forward
 from oncehook.runtime.settings_watch import UNKNOWN
 from oncehook.runtime.source_factory import make_source
 from oncehook.store.store import Store
@@ -140,8 +141,13 @@ class ManagedSources:
         runtime, where = self.runtime, f"sources.{name}"
         source = make_source(runtime, name, settings)
         horizon(name, settings, source.provider, runtime.settings)
+        if settings.intake is not None:
+            raise ConfigurationError(
+                f"{where}.intake: a process connects to queues when it starts, so a managed source cannot have one. "
+                f"Define the source in the configuration"
+            )
         if settings.forward is not None:
-            Forward(source, source_forward(source), runtime.http_client, {}, trusted=False)
+            make_forward(runtime, source, source_forward(source), breakers={}, trusted=False)
             own = [h for h in runtime.handlers if (h.source, h.consumer) == (name, MAIN) and not h.forwards_to]
             if own:
                 raise ConfigurationError(f"{where}.forward: {own[0].name} already handles events of that source")

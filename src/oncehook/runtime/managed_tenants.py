@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from oncehook.model.tenant import TenantLimits
 from oncehook.providers.source import Source
+from oncehook.runtime.managed_sources import ManagedSources
 from oncehook.runtime.settings_watch import UNKNOWN
 from oncehook.tenants.cache import TenantCache, make_cache
 from oncehook.tenants.lookup import SecretsFor
@@ -38,6 +39,13 @@ class ManagedTenants:
     async def _changed_after(self, revision: int) -> list[tuple[str, str]]:
         rows = await self.runtime.store.directory.changed_tenants(revision, MAX_DISCARDED + 1)
         return [(row.source, row.tenant) for row in rows]
+
+
+def make_managed_sources(runtime: "Runtime") -> ManagedSources:
+    """Watch the managed sources and tenants of an inbox. The sources are read first."""
+    sources = ManagedSources(runtime)
+    ManagedTenants(runtime)
+    return sources
 
 
 def make_tenant_cache(runtime: "Runtime", source: Source, secrets_for: SecretsFor | None) -> TenantCache:

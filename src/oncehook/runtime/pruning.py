@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from oncehook.config.settings import Horizon, Settings
-from oncehook.operations.prune import Progress, Pruned, count_prunable, effect_horizon, prune, prune_email
+from oncehook.operations.prune import Progress, Pruned, count_prunable, effect_horizon, prune
 from oncehook.store.store import Store
 
 
@@ -26,7 +26,10 @@ async def prune_all(
         prunable = await count_prunable(store, horizons)
         prunable.email = 0 if email is None else await email.prunable()
         return prunable
-    pruned = await prune(store, horizons, effects=effect_horizon(settings, horizons), progress=progress)
-    if pruned is not None and email is not None:
-        pruned.email = await prune_email(email.prune)
+    effects = effect_horizon(settings, horizons)
+    pruned: Pruned | None = None
+    for shard in store.stores:  # each has its own lock to prune; email facts are in the first
+        prune_email = email.prune if email is not None and shard is store.stores[0] else None
+        done = await prune(shard, horizons, effects=effects, email=prune_email, progress=progress)
+        pruned = done if pruned is None else pruned + (done or Pruned())
     return pruned

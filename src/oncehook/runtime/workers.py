@@ -18,25 +18,33 @@ if TYPE_CHECKING:
 def make_workers(runtime: "Runtime") -> tuple[Worker, list[Worker]]:
     """Make the worker of `main`, and those of the other consumers. They have one name, that of the process."""
     first = make_worker(runtime, MAIN)
-    return first, [make_worker(runtime, name, first.name) for name in runtime.handlers.consumers[1:]]
+    others = [make_worker(runtime, name, first.name) for name in runtime.handlers.consumers[1:]]
+    if runtime.work_queue is not None:
+        runtime.work_queue.start_receiving()
+    return first, others
 
 
 def make_worker(runtime: "Runtime", consumer: str, name: str | None = None) -> Worker:
     """Make the worker of a consumer."""
     own = runtime.consumers.settings.get(consumer)
-    return Worker(
+    slots, queue = slots_of(runtime, consumer), runtime.work_queue
+    worker = Worker(
         runtime.store,
         runtime.start_processor(),
         consumer=consumer,
         name=name,
-        concurrency=slots_of(runtime, consumer),
+        concurrency=slots,
         rate=None if own is None else own.rate,
         lease_seconds=runtime.settings.lease,
         poll=runtime.settings.poll,
         skip_failed=runtime.skip_failed,
         announce=runtime.announcer.announce,
         handled=partial(runtime.roster.handled, consumer),
+        feed=None if queue is None else partial(queue.make_feed, consumer, slots),
     )
+    if queue is not None:
+        queue.feeds[consumer].ready = worker.continue_leasing
+    return worker
 
 
 def slots_of(runtime: "Runtime", consumer: str) -> int:

@@ -7,6 +7,7 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.store.database import Database
 from oncehook.store.dialect import Dialect
 from oncehook.store.postgres.dialect import POSTGRES
+from oncehook.store.replica import Standby
 from oncehook.store.sqlite.dialect import SQLITE
 from oncehook.store.store import Store
 
@@ -33,3 +34,15 @@ def make_store(settings: Settings) -> Store:
         raise ConfigurationError(f"{dialect.title} needs its driver: pip install 'oncehook[{dialect.name}]'") from None
     database: Database = module.open_database(settings)
     return Store(database)
+
+
+def make_standby(settings: Settings) -> Standby:
+    """Make the connections to `settings.read_database`. The caller opens them."""
+    assert settings.read_database is not None
+    dialect = dialect_of(settings.database)
+    if dialect is not POSTGRES or dialect_of(settings.read_database) is not POSTGRES:
+        raise ConfigurationError("read_database needs PostgreSQL: it is a standby of `database`")
+    standby: Standby = import_module(f"oncehook.store.{dialect.name}.replica").PostgresStandby(
+        settings.read_database, settings.claim_timeout
+    )
+    return standby

@@ -1,4 +1,4 @@
-"""Alerts: measurements of rules, the leader that evaluates them, incidents, and notifications of targets."""
+"""Alerts: measurements of rules, incidents that the leader records, and notifications of targets."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +20,7 @@ from oncehook.model.incident import (
 )
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run
+from oncehook.store.leadership import Leadership, hold
 
 
 class SqlAlertStore:
@@ -42,19 +43,14 @@ class SqlAlertStore:
     async def measure(self, name: str, parameters: Mapping[str, Any]) -> list[RuleMeasurement]:
         return decode(await self._executor.read(name, parameters), RuleMeasurement)
 
-    async def become_leader(self, name: str, every: float) -> int | None:
-        rows = await self._executor.write("become_leader", {"name": name, "every": every})
-        return rows[0]["number"] if rows else None
-
     async def record(
-        self, leadership: tuple[str, int], firing: Sequence[Mapping[str, Any]], *,
+        self, leadership: Leadership, firing: Sequence[Mapping[str, Any]], *,
         targets: Iterable[str], recover_after: float, remind: float | None,
-    ) -> IncidentChanges | None:  # fmt: skip
+    ) -> IncidentChanges:  # fmt: skip
         parameters = {"input": json.dumps(list(firing)), "targets": json.dumps(list(targets)), "seconds": recover_after}
 
-        async def work(run: Run) -> IncidentChanges | None:
-            if not await run("lock_leadership", {"name": leadership[0], "number": leadership[1]}):
-                return None
+        async def work(run: Run) -> IncidentChanges:
+            await hold(run, leadership)
             opened = await run("open_incidents", parameters)
             await run("update_incidents", parameters)
             await run("start_recovery", parameters)
@@ -91,8 +87,9 @@ class SqlAlertStore:
             for incident in decode(incidents, Incident)
         ]
 
-    async def prune(self, incidents: float, rejections: float, acks: float) -> None:
+    async def prune(self, leadership: Leadership, incidents: float, rejections: float, acks: float) -> None:
         async def work(run: Run) -> None:
+            await hold(run, leadership)
             await run("prune_alerts", {"seconds": incidents})
             await run("prune_incidents", {"seconds": incidents})
             await run("prune_rejection_counts", {"seconds": rejections})

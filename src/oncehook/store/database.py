@@ -4,16 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from oncehook.config.settings import Settings
 from oncehook.store.dialect import Dialect
 from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
+from oncehook.store.identity import Identity, IdentityMonitor
 from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.protocols import ClaimStore, LeaseStore, SchemaStore, WakeupStore
 from oncehook.store.transaction import HeartbeatConnection, Transaction
+
+if TYPE_CHECKING:
+    from oncehook.store.shards import ShardStore
 
 
 @dataclass(slots=True)
@@ -60,6 +64,9 @@ class Database(Protocol):
     schema: SchemaStore
     retention: RetentionStore
     wakeups: WakeupStore
+    identities: IdentityMonitor
+    shards: "ShardStore | None"
+    """None if the database cannot be a shard."""
 
     @property
     def handler_lock(self) -> asyncio.Lock | None:
@@ -76,6 +83,9 @@ class Database(Protocol):
 
     async def ping(self) -> None:
         """Raise StoreUnavailable unless a claim could be committed durably now."""
+
+    async def identity(self) -> Identity:
+        """Return the name of the database and its timeline. It differs after a failover and a restored backup."""
 
     async def risks(self) -> list[str]:
         """Return a sentence for each setting or standby of the database with which acked events could be lost."""

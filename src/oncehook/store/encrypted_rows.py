@@ -6,7 +6,10 @@ from typing import Any
 
 from oncehook.config.keyring import PREFIX, KeyRing, KeyRingError, KeyWrong
 from oncehook.config.managed_secrets import source_context, tenant_context
+from oncehook.model.errors import StoreUnavailable
 from oncehook.model.rows import KeyUse, RegisteredKey
+from oncehook.objects.payload_objects import PayloadObjects
+from oncehook.objects.reference import ObjectMissing, ObjectStoreUnavailable
 from oncehook.store.decode import decode
 from oncehook.store.encryption import SEALED, args_context, error_context, payload_context
 from oncehook.store.executor import Executor, Run
@@ -39,9 +42,10 @@ PARTS = tuple(STATEMENTS)
 class SqlEncryptedRowStore:
     """Implements `EncryptedRowStore` on every database."""
 
-    def __init__(self, executor: Executor, keys: Callable[[], KeyRing]) -> None:
+    def __init__(self, executor: Executor, keys: Callable[[], KeyRing], objects: PayloadObjects) -> None:
         self._executor = executor
         self._keys = keys
+        self._objects = objects
 
     async def registered(self) -> list[RegisteredKey]:
         return decode(await self._executor.read("encryption_keys"), RegisteredKey)
@@ -81,12 +85,28 @@ class SqlEncryptedRowStore:
         changes = []
         for row in rows:
             try:
-                changes.append({**row, **_changed(ring, part, row)})
+                changes.append({**row, **await self._change(ring, part, row)})
             except KeyRingError as error:
                 page.unreadable[error.key_id or "?"] += 1
         page.resealed = await self._write(part, changes) if changes else 0
         page.locked = len(changes) - page.resealed
         return page
+
+    async def _change(self, ring: KeyRing, part: str, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the new values of a row. A body in the payload store is written to a new object."""
+        if part != "payloads" or row["object"] is None:
+            return _changed(ring, part, row)
+        try:
+            changed = _changed(ring, part, {**row, "body": await self._objects.get(row["object"])})
+            address = self._objects.address(changed["body"])
+            await self._executor.write("reserve_object", {"address": address, "size": len(changed["body"])})
+            await self._objects.write(address, changed["body"])
+        except ObjectMissing:  # its body is lost, and its headers stay readable
+            context = payload_context(_Event(row["source"], row["tenant"], row["event_id"]))
+            return {"key_id": ring.primary, **_resealed(ring, row, {"headers": context})}
+        except ObjectStoreUnavailable as error:
+            raise StoreUnavailable(f"the payload store: {error}") from error
+        return {**changed, "body": b"", "object": address, "old_object": row["object"]}
 
     async def payloads_of(self, key_id: str, limit: int) -> list[int]:
         return [row[0] for row in await self._executor.scan("payloads_of_key", {"key_id": key_id, "limit": limit})]
@@ -107,9 +127,20 @@ class SqlEncryptedRowStore:
                 ids = self._executor.dialect.array(change["id"] for change in changes)
                 held = {row["id"] for row in await run(lock, {"ids": ids})}
                 writable = [change for change in changes if change["id"] in held]
-            return sum([len(await run(write, change)) for change in writable])
+            return sum([await _write_row(run, write, change) for change in writable])
 
         return await self._executor.transaction(work)
+
+
+async def _write_row(run: Run, write: str, change: Mapping[str, Any]) -> int:
+    """Write a row that did not change since it was read. Returns 0 if it did."""
+    if not await run(write, change):
+        return 0
+    if "old_object" in change:
+        if not await run("take_object", change):
+            raise StoreUnavailable("the new payload object was released: the rotation waited for too long")
+        await run("release_object", change)
+    return 1
 
 
 def _position(part: str, row: Mapping[str, Any]) -> Any:

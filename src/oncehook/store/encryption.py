@@ -85,16 +85,25 @@ class Encryption:
         ring, context = self._keys(), payload_context(event)
         return ring.decrypt(key_id, body, context), ring.open(headers, context)
 
+    def decrypt_headers(self, event: Identity, headers: str) -> tuple[bytes, str]:
+        """Return no body, and the headers of a payload whose body is lost. Raises KeyRingError."""
+        return b"", self._keys().open(headers, payload_context(event)) if is_sealed(headers) else headers
+
     def open_leases(self, leased: list[Leased]) -> list[Leased]:
-        """Decrypt the payloads of leased receipts. A payload that cannot be decrypted is None, with `key_error`."""
+        """Decrypt the payloads of leased receipts. A payload that cannot be decrypted is None, with `payload_error`.
+
+        A payload whose body is an object is left as it is: `PayloadBodies` reads it later.
+        """
         return [self._open(lease) if (lease.headers or "").startswith(PREFIX) else lease for lease in leased]
 
     def _open(self, leased: Leased) -> Leased:
         assert leased.body is not None and leased.headers is not None
+        if leased.object is not None:
+            return leased
         try:
             body, headers = self.decrypt(leased, leased.body, leased.headers)
         except KeyRingError as error:
-            return replace(leased, body=None, headers=None, is_encrypted=True, key_error=error)
+            return replace(leased, body=None, headers=None, is_encrypted=True, payload_error=error)
         return replace(leased, body=body, headers=headers, is_encrypted=True)
 
     # -- error texts ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from oncehook.concurrency.clock import Clock
 from oncehook.model.lease import Leased, LeaseKey, Settled
 from oncehook.model.patterns import Handled
-from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
+from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt, ListedReceipt
 from oncehook.store.decode import decode
 from oncehook.store.encryption import Encryption, without_sealed
 from oncehook.store.executor import Executor, Run, Work
@@ -144,6 +144,50 @@ class SqlLeaseStore(ABC):
         leased = self._encryption.open_leases(self._to_leased(await self._executor.write("lease_one", parameters)))
         return leased[0] if leased else None
 
+    async def take_listed(
+        self, receipts: Sequence[int], seconds: float, worker: str, *,
+        rescued: bool = False, skip_failed: Collection[str] = (), handled: Handled | None = None,
+    ) -> tuple[list[Leased], dict[int, ListedReceipt]]:  # fmt: skip
+        parameters = self._listed(seconds, worker, rescued, skip_failed, handled)
+        listed = {**parameters, "receipts": self._dialect.array(receipts)}
+        leased = self._to_leased(await self._executor.write("lease_listed", listed))
+        others = set(receipts) - {row.receipt for row in leased}
+        if not others:
+            return self._encryption.open_leases(leased), {}
+        listed = {"consumer": self._consumer, "receipts": self._dialect.array(sorted(others))}
+        states = {
+            row.receipt: row for row in decode(await self._executor.read("listed_receipts", listed), ListedReceipt)
+        }
+        keys = {
+            (row.source, row.serial_key): None for row in states.values() if _may_be_head(row, self._consumer, rescued)
+        }
+        leased = self._encryption.open_leases(leased)
+        return leased + await self._take_heads(list(keys), parameters), states
+
+    async def take_keys(
+        self, keys: Sequence[Key], seconds: float, worker: str, *,
+        skip_failed: Collection[str] = (), handled: Handled | None = None,
+    ) -> list[Leased]:  # fmt: skip
+        return await self._take_heads(keys, self._listed(seconds, worker, False, skip_failed, handled))
+
+    async def _take_heads(self, keys: Sequence[Any], parameters: dict[str, Any]) -> list[Leased]:
+        if not keys:
+            return []
+        heads = {**parameters, "limit": len(keys), "keys": keys_json(keys, lambda source: True)}
+        return self._encryption.open_leases(self._to_leased(await self._lease_heads(self._executor.write, heads)))
+
+    def _listed(
+        self, seconds: float, worker: str, rescued: bool, skip_failed: Collection[str], handled: Handled | None
+    ) -> dict[str, Any]:
+        failed = self._dialect.texts(sorted(skip_failed))
+        return {
+            "seconds": seconds,
+            "worker": worker,
+            "rescued": rescued,
+            "skip_failed": failed,
+            **self._handled(handled),
+        }
+
     async def abandon_inline(self, reason: str) -> list[AbandonedReceipt]:
         rows = decode(await self._executor.write("abandon_inline", {"reason": reason}), AbandonedReceipt)
         return [replace(row, last_error=without_sealed(row.last_error)) for row in rows]
@@ -162,6 +206,11 @@ class SqlLeaseStore(ABC):
         rows = await self._executor.read("next_due", self._handled(handled))
         due: float | None = rows[0][0]
         return due
+
+
+def _may_be_head(row: ListedReceipt, consumer: str, rescued: bool) -> bool:
+    """Whether a serial key may have a receipt to lease, because one of its receipts was listed and waits or is done."""
+    return row.serial_key is not None and row.consumer == consumer and not row.is_paused and row.is_rescued == rescued
 
 
 def as_dicts(rows: Sequence[Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from oncehook.model.rows import (
     AuditEntry,
     ConsumerReceipt,
     KeyUse,
+    Leader,
     Prunable,
     RegisteredKey,
     ReplayEntry,
@@ -25,6 +26,7 @@ from oncehook.model.rows import (
     TenantCounts,
 )
 from oncehook.model.statistics import DeadLetters, DuplicateCount, Lag, Rate, ReceiptCount, SourceTotals
+from oncehook.store.leadership import Leadership
 from oncehook.store.rows import (
     BackfillEvent,
     BackfillPayload,
@@ -41,7 +43,13 @@ T = TypeVar("T")
 
 
 class Pruning(Protocol):
-    """The lock to prune. Every method is short, changes finished receipts only, and may be repeated after a crash."""
+    """The leadership of the task `prune`. Every method is short, and may be repeated after a crash.
+
+    Each change is fenced: it raises LeadershipLost, and changes nothing, if another process has become the leader.
+    """
+
+    async def extend(self) -> None:
+        """Stay the leader for another term. Raises LeadershipLost if another process is the leader."""
 
     async def create_days(self) -> None:
         """Create the partitions for the payloads of the coming week."""
@@ -237,7 +245,7 @@ class RetentionStore(Protocol):
         """Count, by source, the finished receipts and the payloads that are older than their cutoff."""
 
     def start_pruning(self) -> AbstractAsyncContextManager[Pruning | None]:
-        """Acquire the lock to prune, which one process has at a time. None if another process has it."""
+        """Become the leader of the task `prune`. None if another process is the leader."""
 
     async def payloads(self, after: int, limit: int) -> list[StoredBody]:
         """Return the payloads of receipts with an id above `after`, in the order of ids."""
@@ -294,20 +302,14 @@ class AlertStore(Protocol):
     async def measure(self, name: str, parameters: Mapping[str, Any]) -> list[RuleMeasurement]:
         """Run one of the queries by which rules are measured."""
 
-    async def become_leader(self, name: str, every: float) -> int | None:
-        """Become the leader of a task that one process does every `every` seconds.
-
-        Returns the fencing counter, or None if another process became the leader within that time.
-        """
-
     async def record(
-        self, leadership: tuple[str, int], firing: Sequence[Mapping[str, Any]], *,
+        self, leadership: Leadership, firing: Sequence[Mapping[str, Any]], *,
         targets: Iterable[str], recover_after: float, remind: float | None,
-    ) -> IncidentChanges | None:  # fmt: skip
+    ) -> IncidentChanges:  # fmt: skip
         """Open incidents for the rules that fire, close those that have recovered, and queue the notifications.
 
-        `leadership` is the task and the fencing counter of `become_leader`. All changes are in one transaction. Returns
-        None, and changes nothing, if another process has become the leader.
+        All changes are in one transaction. Raises LeadershipLost, and changes nothing, if another process has become
+        the leader.
         """
 
     async def lease(self, limit: int, worker: str, targets: Sequence[TargetLease]) -> list[LeasedAlert]:
@@ -323,5 +325,27 @@ class AlertStore(Protocol):
     async def incidents(self, limit: int) -> list[Incident]:
         """Return the open incidents, newest first, each with its notifications."""
 
-    async def prune(self, incidents: float, rejections: float, acks: float) -> None:
-        """Delete recovered incidents, rejection counts and ack counts that are older than these numbers of seconds."""
+    async def prune(self, leadership: Leadership, incidents: float, rejections: float, acks: float) -> None:
+        """Delete recovered incidents, rejection counts and ack counts that are older than these numbers of seconds.
+
+        Raises LeadershipLost, and changes nothing, if another process has become the leader.
+        """
+
+
+class LeadershipStore(Protocol):
+    """The leader of each task that one process does for all processes."""
+
+    async def take(self, task: str, seconds: float) -> Leadership | None:
+        """Become the leader of a task for `seconds`. Returns None if another process is the leader."""
+
+    async def extend(self, leadership: Leadership, seconds: float) -> None:
+        """Stay the leader until `seconds` from now. Raises LeadershipLost if another process is the leader."""
+
+    async def release(self, leadership: Leadership) -> None:
+        """Let another process become the leader now. Does nothing if one is already."""
+
+    def taken(self, task: str, seconds: float) -> AbstractAsyncContextManager[Leadership | None]:
+        """Be the leader for the length of a block, as `take` and `release`."""
+
+    async def leaders(self) -> list[Leader]:
+        """Return the last leader of each task."""

@@ -25,14 +25,25 @@ from oncehook.model.rows import (
     AbandonedReceipt,
     ChangedTenant,
     ExpiredReceipt,
+    ListedReceipt,
     LiveHandler,
     ManagedSource,
     ManagedTenant,
     Pause,
+    QueuedReceipt,
     StoredConsumer,
     Unhandled,
 )
-from oncehook.store.rows import EffectTarget, EventType, SourceChange, TenantChange, Tokens, Window, WindowPosition
+from oncehook.store.rows import (
+    EffectTarget,
+    EventType,
+    GivenUp,
+    SourceChange,
+    TenantChange,
+    Tokens,
+    Window,
+    WindowPosition,
+)
 from oncehook.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -162,6 +173,22 @@ class LeaseStore(Protocol):
     async def take_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         """Lease an inline receipt that is `retrying` or whose lease has expired. Returns None if it is neither."""
 
+    async def take_listed(
+        self, receipts: Sequence[int], seconds: float, worker: str, *,
+        rescued: bool = False, skip_failed: Collection[str] = (), handled: Handled | None = None,
+    ) -> tuple[list[Leased], dict[int, ListedReceipt]]:  # fmt: skip
+        """Lease those of the listed receipts that `take` could lease now. Returns them, and the state of the others.
+
+        For a receipt with a serial key, the first waiting receipt of that key is leased instead. Receipts that do not
+        exist have no state.
+        """
+
+    async def take_keys(
+        self, keys: Sequence[tuple[str, str]], seconds: float, worker: str, *,
+        skip_failed: Collection[str] = (), handled: Handled | None = None,
+    ) -> list[Leased]:  # fmt: skip
+        """Lease the first waiting receipt of each of these (source, serial key), if `take` could lease it now."""
+
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         """End attempts and record them. Changes the receipts whose lease is still held, and returns their ids."""
 
@@ -191,6 +218,22 @@ class LeaseStore(Protocol):
 
     async def next_due(self, handled: Handled | None = None) -> float | None:
         """Return the seconds until the next receipt is due (negative: overdue), or None if none is waiting."""
+
+
+class QueueStore(Protocol):
+    """Receipts that go to a queue of workers."""
+
+    async def copies(self, receipts: Sequence[int]) -> list[QueuedReceipt]:
+        """Return the receipts that consumers other than `main` have of the events with these receipts."""
+
+    async def overdue(self, consumer: str, seconds: float, most: float | None = None) -> list[QueuedReceipt]:
+        """Return receipts that have been due for `seconds` without a lease, and at most for `most` seconds."""
+
+    async def fail(self, receipts: Sequence[GivenUp], reason: str) -> list[AbandonedReceipt]:
+        """Make dead letters of waiting receipts. Returns those that it changed.
+
+        A receipt that a worker has leased, or that was replayed since, is not changed.
+        """
 
 
 class PauseStore(Protocol):

@@ -14,15 +14,17 @@ from oncehook.store.decode import decode
 from oncehook.store.dialect import Dialect
 from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
+from oncehook.store.payload_bodies import PayloadBodies
 from oncehook.store.rows import ReceiptPosition
 
 
 class SqlReceiptStore:
     """Implements `ReceiptStore` on every database."""
 
-    def __init__(self, executor: Executor, encryption: Encryption) -> None:
+    def __init__(self, executor: Executor, encryption: Encryption, bodies: PayloadBodies) -> None:
         self._executor = executor
         self._encryption = encryption
+        self._bodies = bodies
         self._dialect = executor.dialect
 
     async def find(
@@ -57,13 +59,13 @@ class SqlReceiptStore:
         rows = await self._executor.read("payload", {"receipt": receipt})
         if not rows:
             return None
-        body, headers = rows[0]["body"], rows[0]["headers"]
+        body, headers, address = rows[0]["body"], rows[0]["headers"], rows[0]["object"]
         is_encrypted = is_sealed(headers)
-        if is_encrypted:
+        if is_encrypted or address is not None:
             event = await self.get(receipt)
             if event is None:  # pruned since
                 return None
-            body, headers = self._encryption.decrypt(event, body, headers)
+            body, headers = await self._bodies.read(event, body, headers, address)
         return StoredPayload(body, msgspec.json.decode(headers), is_encrypted)
 
     async def consumers_of(self, receipt: Receipt) -> list[ConsumerReceipt]:

@@ -6,21 +6,34 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from oncehook.config.keyring import PREFIX
 from oncehook.model.rows import OldReceipt, Prunable, ReceiptTime, StoredBody, TenantCounts
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run, Work
+from oncehook.store.leadership import Leadership, hold
 from oncehook.store.rows import Cutoffs, PruneCursor
+
+T = TypeVar("T")
+
+PRUNE = "prune"
+"""The task whose leader prunes."""
+
+PRUNE_TERM = 120.0
+"""Seconds after which another process may prune if the leader stalls. Every step of the leader extends its term."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 RECEIPT_TABLES = (
-    "prune_payloads", "prune_deliveries", "prune_keys", "prune_attempts", "prune_noops", "prune_receipts",
+    "prune_payloads", "release_objects", "prune_deliveries", "prune_keys", "prune_attempts", "prune_noops",
+    "prune_receipts",
 )  # fmt: skip
 """The statements that delete a receipt and all its rows in other tables."""
+
+PAYLOAD_TABLES = 2
+"""How many of these statements delete only its payload."""
 
 ERASING = ("erase_in_effects", "erase_receipts", "erase_attempts", "prune_deliveries", "prune_keys", "prune_noops")
 """The statements that erase everything about a receipt except its event id, besides its payload."""
@@ -73,6 +86,7 @@ class SqlRetentionStore(ABC):
 
         async def work(run: Run) -> list[Any]:
             erased = await run("erase_payloads", parameters)
+            await run("release_objects", parameters)
             for name in ERASING:
                 await run(name, parameters)
             if rows:
@@ -108,6 +122,7 @@ class SqlRetentionStore(ABC):
             every = await run("receipts_of_events", {"receipts": array(receipts)})
             parameters = {"receipts": array(row["id"] for row in every), "text": text, "sealed": PREFIX}
             erased = await run("erase_payloads", parameters)
+            await run("release_objects", parameters)
             others = (
                 ["erase_in_effects"] if text is None else ["erase_in_effects", "erase_in_receipts", "erase_in_attempts"]
             )
@@ -122,9 +137,22 @@ class SqlRetentionStore(ABC):
 class SqlPruning(ABC):
     """Implements the part of `Pruning` that both databases share."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, leadership: Leadership) -> None:
         self._executor = executor
         self._dialect = executor.dialect
+        self._leadership = leadership
+
+    async def extend(self, seconds: float = PRUNE_TERM) -> None:
+        await hold(self._executor.write, self._leadership, seconds)
+
+    async def _fenced(self, work: Work[T]) -> T:
+        """Run a transaction that changes nothing unless this process is still the leader."""
+
+        async def fenced(run: Run) -> T:
+            await hold(run, self._leadership, PRUNE_TERM)
+            return await work(run)
+
+        return await self._executor.transaction(fenced)
 
     @abstractmethod
     async def create_days(self) -> None: ...
@@ -139,7 +167,7 @@ class SqlPruning(ABC):
         self, before: Cutoffs, after: PruneCursor | None, limit: int
     ) -> tuple[dict[str, int], PruneCursor | None]:
         rows, cursor = await self._old_receipts(before, after, limit)
-        return await self._delete([row for row in rows if row["has_payload"]], RECEIPT_TABLES[:1]), cursor
+        return await self._delete([row for row in rows if row["has_payload"]], RECEIPT_TABLES[:PAYLOAD_TABLES]), cursor
 
     async def prune_receipts(
         self, before: Cutoffs, after: PruneCursor | None, limit: int
@@ -148,11 +176,12 @@ class SqlPruning(ABC):
         return await self._delete(rows, RECEIPT_TABLES), cursor
 
     async def clear_effects(self, before: Cutoffs, limit: int) -> int:
-        return len(await self._executor.write("clear_effects", {"before": before_json(before), "limit": limit}))
+        parameters = {"before": before_json(before), "limit": limit}
+        return await self._fenced(lambda run: _count(run("clear_effects", parameters)))
 
     async def prune_effects(self, before: datetime, limit: int) -> int:
         parameters = {"before": self._dialect.time(before), "limit": limit}
-        return len(await self._executor.write("prune_effects", parameters))
+        return await self._fenced(lambda run: _count(run("prune_effects", parameters)))
 
     async def _old_receipts(
         self, before: Cutoffs, after: PruneCursor | None, limit: int
@@ -191,7 +220,7 @@ class SqlPruning(ABC):
                 await run(name, parameters)
             return dict(Counter(row["source"] for row in locked))
 
-        return await self._executor.transaction(work)
+        return await self._fenced(work)
 
 
 async def _lock_copies(run: Run, array: Callable[[Iterable[Any]], Any], mains: Sequence[Any]) -> list[Any]:

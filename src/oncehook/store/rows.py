@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from oncehook.model.receipt import Filter
 from oncehook.model.rows import ManagedSource, ManagedTenant
@@ -59,6 +59,7 @@ class BackfillPayload:
     receipt: int
     body: bytes
     headers: str
+    object: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +133,12 @@ WindowPosition = tuple[str, ...]
 
 Window = tuple[WindowPosition | None, WindowPosition]
 """The start and the end of a window of waiting receipts."""
+
+
+class GivenUp(NamedTuple):
+    """A receipt whose message a queue has given up, as the message names it."""
+
+    receipt: int
+    replays: int
+    source: str
+    event_id: str

@@ -6,9 +6,9 @@ from typing import Any
 from oncehook.config.configuration import Configuration
 from oncehook.config.secret import is_unset
 from oncehook.config.settings import SourceSettings
-from oncehook.effects.effect import HTTP
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
+from oncehook.observability.signals import ADDRESSES
 from oncehook.providers.definition import built_in
 from oncehook.testing.keys import make_pair, shared_secret
 
@@ -66,13 +66,17 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     for name, forward in copy._runtime.forwards.items():
         forward.trusted = inbox._runtime.forwards[name].trusted
     for target in inbox._runtime.effects:
-        if target.kind != HTTP:  # the copy has its own HTTP client, with its own allowed addresses
+        if target.kind not in ADDRESSES:  # the copy has its own clients, with their own allowed addresses
             copy._runtime.effects.add(target)
     return copy
 
 
 def _with_test_secrets(settings: SourceSettings) -> SourceSettings:
-    """Replace the verify token and the forwarding secrets by new ones if they are not set in this environment."""
+    """Replace the verify token and the forwarding secrets by new ones if they are not set in this environment.
+
+    The copy has no intake: it claims every delivery at once.
+    """
+    settings = replace(settings, intake=None, intake_format="oncehook", intake_trust=None)  # a test has no broker
     token = settings.verify_token
     if any(is_unset(secret) for secret in settings.forward_secret):
         settings = replace(settings, forward_secret=(make_pair(built_in("standard-webhooks")).signing,))

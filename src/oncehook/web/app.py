@@ -10,6 +10,7 @@ from oncehook.receiver.request import CLOSE, PREFIX, Receive, Scope, Send, respo
 
 METRICS_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 PROBES = ("/healthz", "/readyz", "/metrics")
+NOT_READY, STOPPING = "This process cannot record events now.", "This process is stopping."
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 HTML = (b"content-type", b"text/html; charset=utf-8")
 POLICY = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
@@ -73,7 +74,9 @@ class Service:
 
     async def _ready(self) -> Response:
         try:
-            await self.inbox.ready()
+            is_spooling = await self.runtime.readiness.check_delivery()
         except Unavailable as error:
-            return unavailable_response(error.retry_after)
-        return 200, b"ready\n", (TEXT,)
+            message = STOPPING if self.runtime.readiness.is_draining else NOT_READY
+            return unavailable_response(error.retry_after, message)
+        unavailable = "".join(f"shard {name} is unavailable\n" for name in self.runtime.readiness.unavailable)
+        return 200, (b"spooling\n" if is_spooling else b"ready\n") + unavailable.encode(), (TEXT,)

@@ -63,8 +63,8 @@ class Dashboard:
         access = Access(read_dashboard(runtime.configuration.dashboard), run_key.encode())
         self.run_key = run_key
         self.access = access
-        self.live = Live(runtime.store.stats, stream_seconds)
-        self.runs = ReplayRuns(runtime.store)
+        self.live = Live(runtime.all_shards.stats, stream_seconds)
+        self.runs = ReplayRuns(runtime.all_shards)
         context = Context(
             runtime=runtime,
             access=access,

@@ -7,6 +7,7 @@ from oncehook.model.receipt import Receipt
 from oncehook.operations.payloads import read_payload
 from oncehook.operations.replay import retry_now
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 from oncehook.web.page import Context, Problem, parse_id, principal
 
 MAX_EFFECTS = 100
@@ -21,6 +22,15 @@ async def find_event(context: Context, request: Request) -> Receipt:
     if receipt is None:
         raise Problem(404, "not_found", "Event not found. It does not exist, or its receipt was pruned.")
     return receipt
+
+
+async def find_event_to_show(context: Context, request: Request) -> tuple[Receipt, Store]:
+    """Return an event, and the store to read the rest of it from: a replica may not have the event yet."""
+    id = parse_id(request.path_params["receipt"])
+    receipt = None if id is None else await context.reads.receipts.get(id)
+    if receipt is None:
+        return await find_event(context, request), context.store
+    return receipt, context.reads
 
 
 async def download_payload(context: Context, request: Request) -> Response:

@@ -21,7 +21,7 @@ from oncehook.observability import signals
 from oncehook.receiver.request import Message, Receive, Scope, Send
 from oncehook.web.auth import RUN_PRINCIPAL, Access, Principal
 from oncehook.web.hosts import is_known_host
-from oncehook.web.page import ROOT, Action, Context, Problem
+from oncehook.web.page import ROOT, SEEN, Action, Context, Problem
 
 COOKIE = "oncehook_session"
 COOKIE_OVER_HTTPS = "__Host-oncehook_session"
@@ -201,7 +201,12 @@ def guarded(context: Context, action: Action) -> Callable[[Request], Awaitable[R
             else:
                 request.state.form = read_form(request, body)
                 check_form_token(principal, request.state.form.get("csrf", ""))
-        return await action.handler(context, request)
+        request.scope[SEEN] = context.live.token  # before the action reads the database
+        try:
+            return await action.handler(context, request)
+        finally:
+            if action.method not in SAFE and context.runtime.replica is not None:
+                context.runtime.replica.monitor.note_change()  # the next page shows the change
 
     return endpoint
 

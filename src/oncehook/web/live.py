@@ -33,13 +33,19 @@ class Live:
         self._stopped = False
 
     @property
+    def token(self) -> str:
+        """The last state of the database that was seen. A page that reads the database now shows it or a later one."""
+        return self._change_token or ""
+
+    @property
     def is_full(self) -> bool:
         return self.listeners >= MAX_STREAMS
 
     async def stream(self, last_id: str | None = None) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events until the client disconnects or the service stops.
 
-        `last_id` is the id of the last event of an earlier stream. Changes since then produce an event immediately.
+        `last_id` is the id of the last event of an earlier stream, or the `token` from before the page was rendered.
+        Changes since then produce an event immediately.
         """
         self.listeners += 1
         if self._poller is None:

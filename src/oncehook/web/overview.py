@@ -15,6 +15,7 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.observability.receiver_stats import percentiles
 from oncehook.operations.work import read_work
 from oncehook.runtime import Runtime
+from oncehook.runtime.read_replica import store_to_show
 
 SERIES = ("received", "duplicate", "rejected", "failed")
 MAX_COUNT = 10_000
@@ -71,7 +72,7 @@ class Rates:
             return buckets, self._with_unwritten(buckets[-1])
 
     async def _refresh(self, since: int, now: int) -> None:
-        rows = await self.runtime.store.stats.rates(datetime.fromtimestamp(since, UTC), self.range.bucket)
+        rows = await store_to_show(self.runtime).stats.rates(datetime.fromtimestamp(since, UTC), self.range.bucket)
         oldest = now - self.range.seconds - self.range.bucket
         for counts in self._counts.values():
             for bucket in [start for start in counts if start >= since or start < oldest]:
@@ -102,7 +103,7 @@ class Overview:
     async def default_range(self) -> Range:
         """The last hour, or 15 minutes while the oldest event is less than an hour old."""
         if self._is_young:
-            history = await self.runtime.store.alerts.measure("history_age", {})
+            history = await store_to_show(self.runtime).alerts.measure("history_age", {})
             self._is_young = not history or history[0].value < RANGES["1h"].seconds
         return RANGES["15m" if self._is_young else "1h"]
 
@@ -119,8 +120,8 @@ class Overview:
         """Backlog, dead letters, lag, last receipt and pause by source. It is at most one second old."""
         async with self._lock:
             if self._snapshot is None or self.clock.monotonic() - self._snapshot[0] >= 1.0:
-                store = self.runtime.store
-                work, last_received_at = await read_work(store, MAX_COUNT)
+                store = self.runtime.all_shards
+                work, last_received_at = await read_work(store_to_show(self.runtime), MAX_COUNT)
                 pauses = await store.pauses.active()
                 values = {
                     "work": work,
@@ -165,6 +166,7 @@ class Overview:
             "is_empty": not snapshot["sources"],
             "paused": sorted(snapshot["paused"]),
             "paused_consumers": sorted(snapshot["paused_consumers"]),
+            "spooled": await asyncio.to_thread(self.runtime.readiness.spooled_events) or 0,
         }
 
     def _latencies(self, snapshot: dict[str, Any], name: str | None = None) -> dict[str, float] | None:

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from oncehook.model.errors import OncehookError
 from oncehook.operations.replay_runs import ReplayRuns
 from oncehook.runtime import Runtime
+from oncehook.runtime.read_replica import store_to_show
 from oncehook.store.store import Store
 from oncehook.web.auth import Access, Principal
 from oncehook.web.doctor import DiagnosisCache
@@ -24,6 +25,9 @@ from oncehook.web.overview import Overview
 
 ROOT, RECEIVER = "oncehook.root", "oncehook.receiver"
 """Keys in the scope of a mounted dashboard: its own mount path, and the mount path of the inbox."""
+
+SEEN = "oncehook.seen"
+"""Key in the scope of a request: the state of the database that its page shows at least."""
 
 _LINK = re.compile(r'( (?:href|action|src)=")(?=/)')
 
@@ -54,7 +58,12 @@ class Context:
 
     @property
     def store(self) -> Store:
-        return self.runtime.store
+        return self.runtime.all_shards
+
+    @property
+    def reads(self) -> Store:
+        """The store for what a page only shows: a read replica, if one is configured, up to some seconds behind."""
+        return store_to_show(self.runtime)
 
     def client_address(self, request: Request) -> str:
         """The client's IP address: of the peer, or the one that a trusted proxy reports."""
@@ -72,6 +81,8 @@ class Context:
             "csrf": principal.csrf if principal else "",
             "pages": [page for page in self.pages if page.is_shown(self.runtime)],
             "path": request.scope["path"],
+            "missing_shards": sorted(self.store.missing) if principal else [],
+            "seen": request.scope.get(SEEN, ""),
             "may_replay": principal is not None and principal.may("replay"),
             "may_change": principal is not None and principal.may("admin"),
         }

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.config.configuration import named_tables, read_table
-from oncehook.config.settings import setting
+from oncehook.config.setting import setting
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.values import duration, one_of, positive, text, texts
 

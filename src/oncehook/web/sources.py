@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from oncehook.http_client.client import parse_url
+from oncehook.handlers.broker_forward import forward_origin
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
@@ -85,7 +85,7 @@ def _describe_forward(context: Context, source: Source) -> dict[str, str] | None
     """The target of a source with `forward`, and the circuit breaker that this process has for it."""
     if not source.settings.forward:
         return None
-    origin = parse_url(source.settings.forward).origin
+    origin = forward_origin(source.settings.forward)
     return {"origin": origin, "circuit": context.runtime.breakers[origin].state}
 
 

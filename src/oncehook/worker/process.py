@@ -21,9 +21,11 @@ from oncehook.model.event import MAIN
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import Postpone, Retry
 from oncehook.model.states import State
+from oncehook.objects.reference import ObjectStoreUnavailable
 from oncehook.observability import signals, tracing
 from oncehook.store.store import Store
 from oncehook.store.transaction import Transaction
+from oncehook.worker.feed import Feed
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.isolation import Isolation
 from oncehook.worker.settle import Settler
@@ -31,6 +33,9 @@ from oncehook.worker.wakeups import no_announcement
 
 NO_HANDLER_SECONDS = 5.0
 """Seconds after which an event that was leased without a handler is due again."""
+
+STORE_DOWN_SECONDS = 5.0
+"""Seconds after which a payload store that did not answer is tried again. Its circuit breaker may wait for longer."""
 
 
 class Processor:
@@ -57,6 +62,7 @@ class Processor:
         self.clock = clock
         self.settler = Settler(store.leases)
         self.isolation = Isolation()
+        self.observers: dict[str, Feed] = {}  # by consumer: told how attempts end
         self._slots = slots  # of a consumer
         self._wakeups: dict[str, WakeupQueue] = {}  # by consumer
         self._threads: dict[str, Threads] = {}
@@ -83,6 +89,8 @@ class Processor:
         Where the provider drives the retries, `retry` and `retry_after` replace the handler's policy.
         """
         try:
+            if leased.object is not None:
+                leased = await self.store.bodies.open_lease(leased)
             settled, transaction = await self._attempt(leased, retry)
             landed = transaction is not None and await self._settle_in(transaction, leased, settled, retry)
             if transaction is None or settled.status is not State.PROCESSED:
@@ -91,7 +99,7 @@ class Processor:
                 landed = await self.settler.settle(
                     settled if settled.error is None or not leased.is_encrypted else self._sealed(leased, settled)
                 )
-            signals.record_attempt(leased, settled, landed)
+            self._record(leased, settled, landed)
             if settled.after is not None:
                 self.wakeups_of(leased.consumer).schedule(settled.after)
             if settled.after == 0:
@@ -111,7 +119,7 @@ class Processor:
 
     def _sealed(self, leased: Leased, settled: Settled) -> Settled:
         """Return the result with sealed error texts, and keep only the class of the error in `settled`, for the log."""
-        if leased.key_error is not None or settled.error is None:
+        if leased.payload_error is not None or settled.error is None:
             return settled  # it says that the payload cannot be decrypted, which is no secret
         stored = self.store.encryption.seal_attempt(leased, settled)
         settled.error = error_class(settled.error)
@@ -125,8 +133,11 @@ class Processor:
         for leased in batch:
             self.heartbeat.drop(leased.lease_key)
         try:
-            await self.store.leases.release([leased.lease_key for leased in batch], after)
+            released = await self.store.leases.release([leased.lease_key for leased in batch], after)
             self.wakeups_of(batch[0].consumer).schedule(after)
+            observer = self.observers.get(batch[0].consumer)
+            if observer is not None and after is not None and released == len(batch):
+                observer.postponed([leased.receipt for leased in batch], after)
         except Unavailable as error:
             signals.emit("release_failed", count=len(batch), detail=error.detail)
         if after is None:
@@ -147,6 +158,8 @@ class Processor:
     async def process_batch(self, handler: Handler, batch: Sequence[Leased]) -> None:
         """Process many receipts in one transaction. If it fails, run them one by one within the same attempt."""
         try:
+            if any(leased.object is not None for leased in batch):
+                batch = await asyncio.gather(*map(self.store.bodies.open_lease, batch))
             single = [leased for leased in batch if leased.body is None]  # erased: each fails without its handler
             readable = [leased for leased in batch if leased.body is not None]
             if readable and not await self._process_together(handler, readable):
@@ -194,7 +207,13 @@ class Processor:
 
     def _finish(self, leased: Leased, settled: Settled, landed: bool) -> None:
         self.heartbeat.drop(leased.lease_key)
+        self._record(leased, settled, landed)
+
+    def _record(self, leased: Leased, settled: Settled, landed: bool) -> None:
         signals.record_attempt(leased, settled, landed)
+        observer = self.observers.get(leased.consumer)
+        if observer is not None:
+            observer.settled(leased, settled, landed)
 
     async def _attempt(self, leased: Leased, retry: Retry | None = None) -> tuple[Settled, Transaction | None]:
         """Run the handler. Returns the result, and the transaction to settle in if the handler used it."""
@@ -257,8 +276,12 @@ class Processor:
 
 
 def _why_unreadable(leased: Leased) -> str:
-    """The error of a receipt without a payload. Raises Postpone if its key is missing: another process may have it."""
-    if isinstance(leased.key_error, KeyMissing):
-        signals.emit("key_missing", source=leased.source, receipt=leased.receipt, key=leased.key_error.key_id)
-        raise Postpone(str(leased.key_error), after=KEY_MISSING_SECONDS)
-    return "its payload was erased" if leased.key_error is None else f"it cannot be handled: {leased.key_error}"
+    """The error of a receipt without a payload. Raises Postpone if the payload may be readable later or elsewhere."""
+    if isinstance(leased.payload_error, KeyMissing):
+        signals.emit("key_missing", source=leased.source, receipt=leased.receipt, key=leased.payload_error.key_id)
+        raise Postpone(str(leased.payload_error), after=KEY_MISSING_SECONDS)
+    if isinstance(leased.payload_error, ObjectStoreUnavailable):
+        detail = str(leased.payload_error)
+        signals.emit("payload_store_unavailable", source=leased.source, receipt=leased.receipt, detail=detail)
+        raise Postpone(detail, after=leased.payload_error.retry_after or STORE_DOWN_SECONDS)
+    return "its payload was erased" if leased.payload_error is None else f"it cannot be handled: {leased.payload_error}"

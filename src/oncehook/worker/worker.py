@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from oncehook.concurrency.quarantine import Quarantine
@@ -23,6 +24,7 @@ from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.paused_sources import PausedSources
 from oncehook.store.store import Store
+from oncehook.worker.feed import DatabaseFeed, Feed
 from oncehook.worker.process import Processor
 from oncehook.worker.rate_limit import RateLimit
 from oncehook.worker.wakeups import no_announcement
@@ -52,6 +54,7 @@ class Worker:
         skip_failed: Collection[str] = (),
         announce: Callable[[], None] | None = None,
         handled: Callable[[], Handled] | None = None,
+        feed: Callable[[DatabaseFeed], Feed] | None = None,
     ) -> None:
         self.store = store
         self.consumer = consumer
@@ -61,14 +64,22 @@ class Worker:
         self.isolation = processor.isolation
         self.concurrency = concurrency
         self.lease_seconds = lease_seconds
-        self.poll = poll  # seconds between two leases without a wake-up, which is only a hint
-        self.skip_failed = skip_failed  # sources whose dead letters do not block their serial keys
+        self.poll = poll
         self.announce = announce or no_announcement
-        self.handled = handled or (
-            lambda: processor.handlers.handled_by(consumer)
-        )  # this process leases only these events
+        handled = handled or (lambda: processor.handlers.handled_by(consumer))
         # Unique: a restarted container can have the host name and process id of the one before it.
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        database = DatabaseFeed(
+            leases=self.leases,
+            worker=self.name,
+            lease_seconds=lease_seconds,
+            poll=poll,
+            skip_failed=skip_failed,
+            handled=handled,
+        )
+        self.feed: Feed = database if feed is None else feed(database)
+        if feed is not None:
+            processor.observers[consumer] = self.feed
         self._limit = None if rate is None else RateLimit(store.rates, consumer, rate, processor.clock)
         self._ready: deque[Leased] = deque()
         self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it filled all its room
@@ -92,6 +103,11 @@ class Worker:
 
     def wake(self) -> None:
         """Look for due receipts now."""
+        self.feed.wake()
+        self._wakeup.set()
+
+    def continue_leasing(self) -> None:
+        """Lease now: the feed has more."""
         self._wakeup.set()
 
     @property
@@ -136,6 +152,8 @@ class Worker:
         except Unavailable:
             return  # the next lease reports it
         was_paused, self._is_paused = self._is_paused, self.consumer in self._paused.consumers
+        if (paused, self._is_paused) != (self._known_paused, was_paused):
+            self.feed.wake()
         self._log_pauses(paused, was_paused)
         self._known_paused = paused
         released = [leased for leased in self._ready if self._is_held(leased)]
@@ -169,8 +187,11 @@ class Worker:
             try:
                 await self.leases.release(keys)
                 self.announce()
+                if not self._stop_requested.is_set():
+                    self.feed.postponed([receipt for receipt, _ in keys], 0.0)
             except Unavailable as error:
                 signals.emit("release_failed", count=len(keys), detail=error.detail)
+            self.feed.ended(receipt for receipt, _ in keys)
 
     # -- feeding --------------------------------------------------------------------------------------------------
 
@@ -193,7 +214,9 @@ class Worker:
                 reach(Checkpoint.WORKER_IDLE)
                 patience = self._quarantine.patience_left
                 try:
-                    seconds = self.wakeups.seconds_left(self.poll) if patience is None else max(patience, 0)
+                    seconds = (
+                        self.wakeups.seconds_left(self.feed.seconds_left()) if patience is None else max(patience, 0)
+                    )
                     if self._limit is not None and self._limit.seconds_left() > 0:
                         seconds = min(seconds, self._limit.seconds_left())
                     await asyncio.wait_for(self._wakeup.wait(), seconds)
@@ -219,7 +242,9 @@ class Worker:
         free = (
             self.concurrency - len(self._running) if batch == 1 else 0
         )  # with batch handlers, waiting makes larger batches
-        room = ahead - len(self._ready) + free
+        room = self.feed.room(ahead - len(self._ready) + free)
+        if not room:
+            return 0
         self._leased_at = self.processor.clock.monotonic()
         self._is_leasing = True
         try:
@@ -230,7 +255,7 @@ class Worker:
                     return 0
             leased = await self._lease_rescued() if self._quarantine.is_due else []
             if not leased:
-                leased = await self._lease_up_to(room)
+                leased = await self.feed.take(room)
             if not leased and not self._running and not self._ready:
                 leased = await self._lease_rescued()
             if self._limit is not None:
@@ -268,20 +293,12 @@ class Worker:
         """Lease one receipt whose last worker died, and hold it in quarantine."""
         if not self.isolation.is_free:
             return []
-        leased = await self._lease_up_to(1, rescued=True)
+        leased = await self.feed.take(1, rescued=True)
         if leased and not self.isolation.acquire(self):  # another consumer was first
             await self._release([leased[0].lease_key])
             leased = []
         self._quarantine.hold(leased[0] if leased else None)
         return leased
-
-    async def _lease_up_to(self, room: int, *, rescued: bool = False) -> list[Leased]:
-        handled = self.handled()
-        if not handled:
-            return []
-        return await self.leases.take(
-            room, self.lease_seconds, self.name, rescued=rescued, skip_failed=self.skip_failed, handled=handled
-        )
 
     def _ahead(self) -> int:
         """How many receipts to have ready in addition to the running ones.
@@ -308,17 +325,17 @@ class Worker:
                 leased.lease_key
             ):  # the heartbeat released it while the loop was blocked
                 self.processor.heartbeat.drop(leased.lease_key)
+                self.feed.ended([leased.receipt])
                 continue
             handler = self.processor.handlers.find(leased.source, leased.type, leased.consumer)
+            batch = [leased]
             if handler is not None and handler.batch:
-                work = self.processor.process_batch(
-                    handler, [leased, *self._take_ready_for(handler, handler.batch - 1)]
-                )
-                task: asyncio.Task[Any] = asyncio.create_task(work)
+                batch += self._take_ready_for(handler, handler.batch - 1)
+                task: asyncio.Task[Any] = asyncio.create_task(self.processor.process_batch(handler, batch))
             else:
                 task = asyncio.create_task(self.processor.process(leased))
             self._running.add(task)
-            task.add_done_callback(self._task_done)
+            task.add_done_callback(partial(self._task_done, batch))
 
     def _start_quarantined(self, leased: Leased) -> None:
         """Start a quarantined receipt if no worker of this process runs anything else."""
@@ -332,7 +349,7 @@ class Worker:
             timer.cancel()
             self._quarantine.finish()
             self.isolation.release(self)
-            self._task_done(task)
+            self._task_done([leased], task)
             self._wakeup.set()
 
         task: asyncio.Task[Any] = asyncio.create_task(self.processor.process(leased))
@@ -354,8 +371,9 @@ class Worker:
         self._ready = deque(leased for leased in self._ready if leased.receipt not in numbers)
         return batch
 
-    def _task_done(self, task: "asyncio.Task[Any]") -> None:
+    def _task_done(self, batch: Sequence[Leased], task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
+        self.feed.ended(leased.receipt for leased in batch)
         self.isolation.notify(self)
         if not self._stop_requested.is_set():
             self._start_ready()

@@ -98,6 +98,15 @@ def test_each_risk_is_a_sentence() -> None:
     assert "2 asynchronous standby server(s)" in sentences[2]
 
 
+def test_several_hosts_without_a_synchronous_standby_are_a_risk() -> None:
+    """The standby may be away just now: a failover to it is expected anyway."""
+    (sentence,) = risks(SAFE, hosts=2)
+    assert "names 2 hosts" in sentence
+    (sentence,) = risks(SAFE | {"standbys": 1}, hosts=2)
+    assert "asynchronous standby" in sentence
+    assert risks(SAFE | {"standby_names": "s1"}, hosts=2) == []
+
+
 def test_more_connections_than_the_server_allows_are_a_risk() -> None:
     assert connections_risk(97, 97) is None
     assert (connections_risk(98, 97) or "").startswith("a process may use 98 connections, and PostgreSQL allows 97")

@@ -37,11 +37,6 @@ async def test_free_space_frees_nothing_in_a_small_file(store: Store) -> None:
         assert await pruning.free_space() is False
 
 
-async def test_second_pruner_is_allowed(store: Store) -> None:
-    async with store.retention.start_pruning() as first, store.retention.start_pruning() as second:
-        assert first is not None and second is not None
-
-
 async def test_no_day_is_dropped_without_partitions(store: Store) -> None:
     async with store.retention.start_pruning() as pruning:
         assert pruning is not None

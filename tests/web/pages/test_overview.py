@@ -6,10 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from oncehook import Inbox
+from oncehook.model.patterns import Handled
 from oncehook.testing import deliver, drain
 from tests.support.alerts import evaluate_after, make_alert_inbox
+from tests.support.aws import Moto
 from tests.support.dashboard import Browser, Site, both_databases, dashboard_of, send
 from tests.support.events import Rows, stripe_body
+from tests.support.waiting import eventually
+from tests.support.work_queue import WorkQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +47,17 @@ async def test_page_shows_totals_latency_percentiles_and_dead_letters(shop: Inbo
         assert re.search(rf'href="/\?range={name}" aria-current="true"', page)
     assert "Ack latency (p95)" in page and re.search(r"p50 [\d.]+ · p95 [\d.]+ · p99 [\d.]+ ms", page)
     assert re.search(r"Dead letters</dt><dd><a href=\"/dead\">1<", page)
+
+
+async def test_page_shows_the_queue_of_workers(make_inbox: Callable[..., Inbox], aws: Moto) -> None:
+    queue = WorkQueue(aws)
+    inbox = make_inbox(queue=f"sqs:{queue.url}")
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan(), dashboard_of(inbox) as site, site.signed_in() as browser:
+        await send(inbox, "evt_1")
+        await eventually(lambda: queue.count() == 1, "the message is sent")
+        page = (await browser.get("/")).text
+    assert f"{queue.url.rpartition('/')[2]} has 1 waiting messages, and 0 in flight." in page
 
 
 async def test_page_starts_with_15_minutes_while_there_is_less_than_an_hour(shop: Inbox, browser: Browser) -> None:
@@ -107,3 +122,17 @@ async def test_consumers_have_a_table_with_their_work(team: Inbox, team_site: Si
 async def test_inbox_with_one_consumer_has_no_table_of_consumers(shop: Inbox, browser: Browser) -> None:
     await send(shop, "evt_1")
     assert "onsumer" not in (await browser.get("/")).text
+
+
+@both_databases
+async def test_live_processes_of_all_hosts_are_listed_with_the_tasks_they_lead(shop: Inbox, browser: Browser) -> None:
+    await send(shop, "evt_1")
+    handled = {"main": Handled((("stripe", "*"),))}
+    leadership = await shop._runtime.store.leadership.take("prune", 60.0)
+    assert leadership is not None
+    await shop._runtime.store.roster.register("host1:7:aaaaaa", handled)
+    await shop._runtime.store.roster.register(leadership.leader, handled)
+    page = (await browser.get("/")).text
+    assert "<h2>Processes</h2>" in page and "host1:7:aaaaaa" in page
+    (own,) = re.findall(rf"<tr><td[^>]*>{re.escape(leadership.leader)}</td>(.*)</tr>", page)
+    assert own.endswith("<td>prune</td>")

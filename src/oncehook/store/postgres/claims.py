@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from oncehook.model.claim import Claim, Claimed, Duplicate
-from oncehook.model.errors import KeyTaken, StoreUnavailable
+from oncehook.model.errors import KeyTaken, RowRefused, StoreUnavailable
 from oncehook.model.states import State
 from oncehook.store.postgres.pool import Connection, PostgresPool
 from oncehook.store.rows import MAX_DUPLICATES
@@ -91,12 +91,16 @@ class PostgresClaimStore:
 
     async def _claim_once(self, batch: ClaimBatch, connection: Connection) -> None:
         try:
-            sql = self._sql["claim_with_copies" if any(claim.copies for _, claim in batch.pending) else "claim"]
+            sql = self._sql[_statement(batch.pending)]
             rows = await connection.fetch(sql, *_encode_claims(batch.pending), self._pool.is_durable)
         except asyncpg.LockNotAvailableError:
             if not await self._find_existing(connection, batch):
                 raise
             return
+        except asyncpg.NotNullViolationError as error:
+            if error.column_name != "body":
+                raise
+            raise RowRefused("the event's payload object was released: its claim waited for too long") from error
         except asyncpg.UniqueViolationError as error:
             # The first violation may be our own earlier try, whose reply was lost and which commits now.
             batch.violations += error.constraint_name == "webhook_receipts_pkey"
@@ -167,6 +171,13 @@ ClaimRow = msgspec.defstruct(
 
 _json_values = attrgetter(*(field.name for field in JSON_FIELDS))
 _encode = msgspec.json.Encoder().encode
+
+
+def _statement(claims: Sequence[tuple[int, Claim]]) -> str:
+    """Return the name of the statement that claims: the shortest one that writes all that the claims have."""
+    if any(claim.object is not None for _, claim in claims):
+        return "claim_with_objects"
+    return "claim_with_copies" if any(claim.copies for _, claim in claims) else "claim"
 
 
 def _encode_claims(claims: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:

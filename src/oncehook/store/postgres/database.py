@@ -5,6 +5,7 @@ from oncehook.config.settings import Settings
 from oncehook.store.database import Connector, Process, closing_on_error
 from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
+from oncehook.store.identity import Identity, IdentityMonitor
 from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.postgres.claims import PostgresClaimStore
@@ -16,8 +17,10 @@ from oncehook.store.postgres.leases import PostgresLeaseStore
 from oncehook.store.postgres.pool import PostgresPool
 from oncehook.store.postgres.retention import PostgresRetentionStore
 from oncehook.store.postgres.schema import PostgresSchemaStore
+from oncehook.store.postgres.shards import PostgresShardStore
 from oncehook.store.postgres.wakeups import PostgresWakeupStore
 from oncehook.store.protocols import ClaimStore, SchemaStore, WakeupStore
+from oncehook.store.shards import ShardStore
 
 
 class PostgresDatabase:
@@ -31,12 +34,14 @@ class PostgresDatabase:
         self.connector: Connector = self.pool
         self.process = Process()
         self.executor: Executor = PostgresExecutor(self.pool.connection)
+        self.pool.identities = self.identities = IdentityMonitor(self.executor, clock)
         claims = PostgresClaimStore(self.pool)
         self.claims: ClaimStore = claims
         self._probe = claims.probe
         self.schema: SchemaStore = PostgresSchemaStore(self.pool)
         self.retention: RetentionStore = PostgresRetentionStore(self.pool, self.executor)
         self.wakeups: WakeupStore = PostgresWakeupStore(self.pool)
+        self.shards: ShardStore | None = PostgresShardStore(self.pool)
         self.handler_connections: HandlerConnections | None = None
 
     def leases(self, pauses: SqlPauseStore, encryption: Encryption) -> PostgresLeaseStore:
@@ -70,6 +75,9 @@ class PostgresDatabase:
     async def ping(self) -> None:
         await self.pool.ping()
         await self._probe()
+
+    async def identity(self) -> Identity:
+        return await self.identities.read()
 
     async def risks(self) -> list[str]:
         return await self.pool.risks()

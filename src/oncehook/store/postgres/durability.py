@@ -19,8 +19,11 @@ def unsafe_setting(row: Any) -> str | None:
     return None
 
 
-def risks(row: Any) -> list[str]:
-    """Return a sentence for each risk that an acked event is lost. Some of them may be intended."""
+def risks(row: Any, hosts: int = 1) -> list[str]:
+    """Return a sentence for each risk that an acked event is lost. Some of them may be intended.
+
+    `hosts` is the number of hosts in the database URL. With several, a failover is expected.
+    """
     sentences = []
     unsafe = unsafe_setting(row)
     if unsafe is not None:
@@ -34,6 +37,11 @@ def risks(row: Any) -> list[str]:
         sentences.append(
             f"PostgreSQL has {row['standbys']} asynchronous standby server(s): a failover loses the events that were "
             f"acked last. To keep them, name a standby in synchronous_standby_names"
+        )
+    elif hosts > 1 and not row["standby_names"]:
+        sentences.append(
+            f"`database` names {hosts} hosts, and PostgreSQL has no synchronous standby now: a failover can lose the "
+            f"events that were acked last. To keep them, name a standby in synchronous_standby_names"
         )
     return sentences
 

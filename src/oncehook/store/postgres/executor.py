@@ -44,11 +44,11 @@ class PostgresExecutor:
         return as_unavailable(error)
 
 
-def run_on(connection: Any) -> Run:
+def run_on(connection: Any, **options: Any) -> Run:
     """Return a function that runs statements on a connection that is in a transaction."""
 
     async def run(name: str, parameters: Mapping[str, Any]) -> list[Any]:
-        return await fetch(connection, name, parameters)
+        return await fetch(connection, name, parameters, **options)
 
     return run
 

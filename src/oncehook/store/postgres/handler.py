@@ -20,6 +20,7 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.lease import Settled
 from oncehook.observability import signals
 from oncehook.store import queries
+from oncehook.store.postgres import hosts
 from oncehook.store.postgres.finish import (
     LEASE_LOST,
     TRANSACTION_REPLACED,
@@ -151,9 +152,10 @@ class HandlerConnections:
 
     async def _connect(self) -> HandlerConnection:
         limits = session_limits(self.database, self.lease, self.longest_handler())
-        connection: HandlerConnection = await asyncpg.connect(
+        connection: HandlerConnection = await hosts.connect(
             self.database,
-            timeout=self.timeout,
+            seconds=self.timeout,
+            writes=not self._pooler_options(),
             connection_class=HandlerConnection,
             server_settings={
                 "application_name": session_name(self.worker()),

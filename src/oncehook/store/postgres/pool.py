@@ -3,18 +3,20 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import date, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
-from oncehook.model.errors import ConfigurationError, KeyTaken, RowRefused, StoreUnavailable
+from oncehook.model.errors import ConfigurationError, KeyTaken, RowRefused, SourceMoved, StoreUnavailable
 from oncehook.observability import signals
 from oncehook.store import queries
+from oncehook.store.identity import READ_ONLY, Identity, IdentityMonitor, to_identity
+from oncehook.store.postgres import hosts
 from oncehook.store.postgres.durability import connections_risk, risks, unsafe_setting
 
 Connection = asyncpg.pool.PoolConnectionProxy
@@ -33,10 +35,11 @@ CONNECTION_LOST = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # raised by asyncpg if the server closes the connection at the wrong moment
     asyncpg.OperatorInterventionError,
+    asyncpg.ReadOnlySQLTransactionError,  # the server is a standby, or was made read-only: another host may be primary
     OSError,
     TimeoutError,
 )
-"""After one of these errors it is unknown whether the statement was committed, and the connection is unusable."""
+"""After one of these errors the connection is unusable. It is unknown whether the statement was committed."""
 
 RETRYABLE = (
     asyncpg.DeadlockDetectedError,
@@ -58,6 +61,10 @@ INVALID_ROW = (
 """These errors are caused by the content of a row."""
 
 
+SOURCE_MOVED = "OH003"
+"""The error code of a claim in a shard where its source does not live. The guard of a move raises it."""
+
+
 class PostgresPool:
     """A pool of connections. Also migrates the schema and creates partitions."""
 
@@ -67,6 +74,7 @@ class PostgresPool:
         self.sql = queries.load("postgres")
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
+        self.identities: IdentityMonitor | None = None
         self.is_pooled = settings.pooler == "transaction"
         self.is_durable = not settings.unsafe_durability
 
@@ -79,19 +87,23 @@ class PostgresPool:
                 signals.emit("pooler_detected")
             self._pool = await asyncpg.create_pool(
                 self.settings.database,
-                min_size=1,
+                connect=cast("Any", _connect),
+                min_size=0,  # asyncpg would log a traceback at each failed attempt to keep connections open
                 max_size=CONNECTIONS,  # handlers use other connections, so that they cannot block the receiver
                 timeout=self.settings.claim_timeout,
                 command_timeout=self.settings.claim_timeout / 2,
+                init=self._compare_identity,
                 reset=_skip_reset,
                 server_settings={"application_name": "oncehook"},
                 **self.cache_options(),
             )
+            async with self._pool.acquire(timeout=self.settings.claim_timeout):
+                pass  # raises an error if the address is wrong
         except ValueError:
             raise ConfigurationError(
                 "database is not a PostgreSQL URL: expected postgresql://user:password@host:port/name"
             ) from None
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+        except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
             raise StoreUnavailable(
                 f"PostgreSQL at {_location(self.settings.database)} cannot be reached: {error_summary(error)}. "
                 f"Check that it is running and that the address and password are correct"
@@ -114,7 +126,8 @@ class PostgresPool:
     async def ping(self) -> None:
         row = await self._durability()
         if row["is_standby"]:
-            raise StoreUnavailable("PostgreSQL is read-only: the server is a standby")
+            await self.check_open().expire_connections()
+            raise StoreUnavailable(READ_ONLY)
         unsafe = unsafe_setting(row)
         if unsafe is not None and self.is_durable:
             raise StoreUnavailable(f"PostgreSQL runs with {unsafe}: an acked event could be lost")
@@ -122,7 +135,10 @@ class PostgresPool:
     async def risks(self) -> list[str]:
         row = await self._durability()
         short = self._connections_risk(row)
-        return risks(row) + ([] if short is None else [short])
+        return self._durability_risks(row) + ([] if short is None else [short])
+
+    def _durability_risks(self, row: Any) -> list[str]:
+        return risks(row, len(hosts.hosts_of(self.settings.database).urls))
 
     def _connections_risk(self, row: Any) -> str | None:
         """Compare the connections of this process with those of the server. A pooler has its own limits."""
@@ -141,8 +157,8 @@ class PostgresPool:
         """
         if self.settings.pooler != "auto":
             return self.settings.pooler == "transaction"
-        connection = await asyncpg.connect(
-            self.settings.database, timeout=self.settings.claim_timeout, statement_cache_size=0
+        connection = await hosts.connect(
+            self.settings.database, seconds=self.settings.claim_timeout, statement_cache_size=0
         )
         try:
             process = await connection.fetchval(self.sql["backend_pid"], timeout=self.settings.claim_timeout)
@@ -156,9 +172,9 @@ class PostgresPool:
 
     async def connect(self, name: str, command_timeout: float) -> Any:
         """Open a connection outside the pool."""
-        return await asyncpg.connect(
+        return await hosts.connect(
             self.settings.database,
-            timeout=min(self.settings.claim_timeout, command_timeout),
+            seconds=min(self.settings.claim_timeout, command_timeout),
             command_timeout=command_timeout,
             server_settings={"application_name": name},
             **self.cache_options(),
@@ -172,7 +188,7 @@ class PostgresPool:
                 f"PostgreSQL runs with {unsafe}: an acked event could be lost. Turn it on, "
                 f"or accept the risk with unsafe_durability = true"
             )
-        for risk in risks(row):
+        for risk in self._durability_risks(row):
             signals.emit("durability_risk", detail=risk)
         short = self._connections_risk(row)
         if short is not None:
@@ -187,6 +203,19 @@ class PostgresPool:
             raise StoreUnavailable("the store was opened before a fork: open it in the process that uses it")
         return self._pool
 
+    async def _compare_identity(self, connection: Any) -> None:
+        """Compare the identity of a new connection's database, before its first statement."""
+        identities = self.identities
+        if identities is None:
+            return
+
+        async def read() -> Identity:
+            return to_identity(await connection.fetchrow(self.sql["identity"]))
+
+        connection.add_termination_listener(lambda _: identities.forget())
+        with suppress(StoreUnavailable, asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError):
+            await identities.observe(read)  # fails before the first migration and on a standby
+
     @asynccontextmanager
     async def _acquire(self, seconds: float) -> AsyncIterator[Connection]:
         """Yield a connection of the pool. Close it if its reply was lost or came too late."""
@@ -194,8 +223,10 @@ class PostgresPool:
         connection = await pool.acquire(timeout=seconds)
         try:
             yield connection
-        except (*CONNECTION_LOST, asyncio.CancelledError):
+        except (*CONNECTION_LOST, asyncio.CancelledError) as error:
             connection.terminate()
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                await pool.expire_connections()  # the others lead to the same server
             raise
         finally:
             await pool.release(connection)
@@ -232,6 +263,8 @@ class PostgresPool:
             except INVALID_ROW as error:
                 raise RowRefused(f"PostgreSQL rejected a row: {type(error).__name__}") from error
             except asyncpg.PostgresError as error:
+                if error.sqlstate == SOURCE_MOVED:
+                    raise SourceMoved(error_summary(error), retry_after=1) from error
                 raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
             if self.clock.monotonic() + pause > deadline:
                 raise StoreUnavailable(f"PostgreSQL: {error_summary(problem)}") from problem
@@ -290,6 +323,11 @@ class PostgresPool:
                 await connection.execute(self.sql["attach_partition"].format_map(names))
 
 
+async def _connect(address: str, **options: Any) -> Any:
+    """Open a connection of the pool."""
+    return await hosts.connect(address, seconds=options.pop("timeout"), **options)
+
+
 async def _skip_reset(connection: Any) -> None:
     """Replace asyncpg's reset, which costs a round trip. No handler uses these sessions, so they never change."""
 
@@ -318,4 +356,6 @@ def error_summary(error: BaseException) -> str:
     """Return the server's message, or else the class of the error. Never contains a value or an address."""
     if isinstance(error, asyncpg.PostgresError) and error.args:
         return str(error.args[0]).splitlines()[0]
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return hosts.NO_PRIMARY
     return type(error).__name__

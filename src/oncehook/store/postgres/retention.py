@@ -14,14 +14,20 @@ import asyncpg
 
 from oncehook.model.errors import StoreUnavailable
 from oncehook.store.executor import Executor, Work
-from oncehook.store.postgres.executor import PostgresExecutor, fetch
+from oncehook.store.leadership import Leadership, SqlLeadershipStore, hold
+from oncehook.store.postgres.executor import PostgresExecutor, fetch, run_on
 from oncehook.store.postgres.pool import CONNECTION_LOST, PostgresPool, error_summary
 from oncehook.store.queries import number_parameters
-from oncehook.store.retention import SqlPruning, SqlRetentionStore, before_json
+from oncehook.store.retention import PRUNE, PRUNE_TERM, SqlPruning, SqlRetentionStore, before_json
 from oncehook.store.rows import Cutoffs
 
-PRUNE_LOCK = 0x7072756E  # "prun"
 STEP_SECONDS = 60.0
+SCAN_SECONDS = 10 * STEP_SECONDS
+"""For how many seconds a query for the receipts of a whole day may run."""
+
+SCAN_TERM = SCAN_SECONDS + PRUNE_TERM
+"""The term of the leader before such a query."""
+
 DETACH_SECONDS = 30.0
 """For how many seconds a detach waits for open readers. After that a later run finishes it."""
 
@@ -32,27 +38,22 @@ class PostgresRetentionStore(SqlRetentionStore):
     def __init__(self, pool: PostgresPool, executor: Executor) -> None:
         super().__init__(executor)
         self._pool = pool
+        self._leaderships = SqlLeadershipStore(executor)
 
     @asynccontextmanager
     async def start_pruning(self) -> AsyncIterator[SqlPruning | None]:
-        """Use two connections outside the pool: one holds the lock in an open transaction, the other prunes."""
-        lock = worker = None
-        try:
-            lock = await self._pool.connect("oncehook prune", STEP_SECONDS)
-            await lock.execute("BEGIN")
-            ((is_acquired,),) = await fetch(lock, "prune_lock", {"lock": PRUNE_LOCK})
-            # The portal of that statement holds a snapshot that our own detach would wait for. This closes it:
-            await lock.execute(self._pool.sql["today"])
-            if is_acquired:
-                worker = await self._pool.connect("oncehook prune", STEP_SECONDS)
-                yield PostgresPruning(self._pool, worker)
-            else:
+        """Prune on a connection outside the pool."""
+        async with self._leaderships.taken(PRUNE, PRUNE_TERM) as leadership:
+            if leadership is None:
                 yield None
-            await lock.execute("COMMIT")  # releases the lock now, not when the server notices the disconnect
-        except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
-            raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
-        finally:
-            for connection in (worker, lock):
+                return
+            connection = None
+            try:
+                connection = await self._pool.connect("oncehook prune", STEP_SECONDS)
+                yield PostgresPruning(self._pool, connection, leadership)
+            except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
+                raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
+            finally:
                 if connection is not None:
                     connection.terminate()
 
@@ -77,8 +78,8 @@ class PostgresRetentionStore(SqlRetentionStore):
 class PostgresPruning(SqlPruning):
     """Implements `Pruning`, on a dedicated connection."""
 
-    def __init__(self, pool: PostgresPool, connection: Any) -> None:
-        super().__init__(PostgresExecutor(lambda: nullcontext(connection)))
+    def __init__(self, pool: PostgresPool, connection: Any, leadership: Leadership) -> None:
+        super().__init__(PostgresExecutor(lambda: nullcontext(connection)), leadership)
         self._pool = pool
         self._connection = connection
 
@@ -92,6 +93,7 @@ class PostgresPruning(SqlPruning):
         today: date = await self._connection.fetchval(self._pool.sql["today"])
         days = await self._connection.fetch(self._pool.sql["payload_days"])
         for row in sorted(days, key=lambda row: not row["is_pending"]):  # only one detach may be pending at a time
+            await self.extend(SCAN_TERM)
             if await self._is_droppable(row, today, payloads) and await self._drop(row, payloads):
                 dropped.append(row["name"])
         return dropped
@@ -102,7 +104,7 @@ class PostgresPruning(SqlPruning):
         if row["day"] >= today - timedelta(days=1):
             return False  # a claim that began before midnight may still be running
         parameters = {"before": before_json(payloads), "day": row["day"]}
-        rows = await fetch(self._connection, "day_is_needed", parameters, timeout=STEP_SECONDS * 10)
+        rows = await fetch(self._connection, "day_is_needed", parameters, timeout=SCAN_SECONDS)
         return not rows[0][0]
 
     async def _drop(self, row: Any, payloads: Cutoffs) -> bool:
@@ -118,15 +120,26 @@ class PostgresPruning(SqlPruning):
         try:
             for step in steps:
                 await self._run_step(step, row)
-            is_needed = await self._is_needed(row, payloads)
-            await self._run_step("attach_day" if is_needed else "drop_day", row)
+            return await self._finish(row, payloads)
         except (TimeoutError, asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
             return False
         except asyncpg.ObjectNotInPrerequisiteStateError:  # another day's detach is pending
             return False
+
+    async def _finish(self, row: Any, payloads: Cutoffs) -> bool:
+        """Drop a detached day, or attach it again if it is needed after all. Returns whether it was dropped.
+
+        The check and the drop are one fenced transaction: a former leader could otherwise drop a day that its
+        successor has attached again.
+        """
+        async with self._connection.transaction():
+            await hold(run_on(self._connection), self._leadership, SCAN_TERM)
+            is_needed = await self._is_needed(row, payloads)
+            await self._run_step("attach_day" if is_needed else "drop_day", row)
         return not is_needed
 
     async def _run_step(self, step: str, row: Any) -> None:
+        """Run a step. Detaching cannot be fenced, but a day that is detached too early is attached again."""
         next_day = row["day"] + timedelta(days=1)
         sql = self._pool.sql[step].format(name=row["name"], day=row["day"], next_day=next_day)
         await self._connection.execute(sql, timeout=DETACH_SECONDS)
@@ -135,7 +148,7 @@ class PostgresPruning(SqlPruning):
         """Return whether a detached day is needed after all."""
         sql, _ = number_parameters(self._pool.sql["detached_day_is_needed"].format(name=row["name"]))
         values = (before_json(payloads), row["day"])
-        return bool(await self._connection.fetchval(sql, *values, timeout=STEP_SECONDS * 10))
+        return bool(await self._connection.fetchval(sql, *values, timeout=SCAN_SECONDS))
 
     async def free_space(self) -> bool:
         return False  # dropping a day frees its space, and autovacuum does the rest

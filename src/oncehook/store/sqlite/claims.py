@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.claim import Claim, Claimed, Duplicate
-from oncehook.model.errors import KeyTaken, StoreUnavailable
+from oncehook.model.errors import KeyTaken, RowRefused, StoreUnavailable
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.rows import MAX_DUPLICATES
@@ -54,10 +54,12 @@ class SqliteClaimStore:
         payloads = [(id, claim.body, claim.headers, claim.key_id) for id, claim in fresh]
         _insert_rows(connection, self._sql["claim_payload"], payloads)
         for id, claim in fresh:
+            if claim.object is not None:
+                self._take_object(connection, id, claim.object)
             if claim.keys:
                 self._take_keys(connection, id, claim)
             if claim.inline_seconds is not None:
-                connection.execute(self._sql["claim_inline"], (claim.inline_seconds, id))
+                connection.execute(self._sql["claim_inline"], (claim.inline_lease, claim.inline_seconds, id))
             elif claim.status is State.FAILED:
                 connection.execute(self._sql["claim_failed"], (id,))
         copies = [{"main_id": id, **asdict(copy)} for id, claim in fresh for copy in claim.copies]
@@ -69,6 +71,11 @@ class SqliteClaimStore:
                 results[id] = self._find_existing(connection, claim)
         connection.execute("COMMIT")
         return list(map(results.__getitem__, range(last + 1, last + 1 + len(claims))))
+
+    def _take_object(self, connection: sqlite3.Connection, receipt: int, address: str) -> None:
+        if not connection.execute(self._sql["claim_object"], (receipt, address)).rowcount:
+            raise RowRefused("the event's payload object was released: its claim waited for too long")
+        connection.execute(self._sql["claim_object_payload"], (address, receipt))
 
     def _take_keys(self, connection: sqlite3.Connection, receipt: int, claim: Claim) -> None:
         try:
@@ -111,7 +118,7 @@ def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:
     return (
         id, claim.source, claim.tenant, claim.provider, claim.event_id, claim.type, claim.object_id, claim.delivery_id,
         rfc3339(claim.occurred_at), claim.correlation_id, claim.status, claim.last_error, claim.fingerprint,
-        claim.serial_key,
+        claim.serial_key, claim.origin,
     )  # fmt: skip
 
 

@@ -1,12 +1,14 @@
 """The SQLite database: the driver of the standard library, one writer, WAL."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from oncehook.config.settings import Settings
 from oncehook.model.errors import StoreUnavailable
 from oncehook.store.database import Connector, NoWakeups, Process, closing_on_error
 from oncehook.store.encryption import Encryption
 from oncehook.store.executor import Executor
+from oncehook.store.identity import Identity, IdentityMonitor
 from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.protocols import ClaimStore, SchemaStore, WakeupStore
@@ -19,6 +21,9 @@ from oncehook.store.sqlite.heartbeat import SqliteHeartbeatConnection
 from oncehook.store.sqlite.leases import SqliteLeaseStore
 from oncehook.store.sqlite.retention import SqliteRetentionStore
 from oncehook.store.sqlite.schema import SqliteSchemaStore
+
+if TYPE_CHECKING:
+    from oncehook.store.shards import ShardStore
 
 
 class SqliteDatabase:
@@ -35,6 +40,8 @@ class SqliteDatabase:
         self.schema: SchemaStore = SqliteSchemaStore(self.file)
         self.retention: RetentionStore = SqliteRetentionStore(self.file, self.executor)
         self.wakeups: WakeupStore = NoWakeups()
+        self.identities = IdentityMonitor(self.executor, renews=True)
+        self.shards: ShardStore | None = None
         self.handler_thread: HandlerThread | None = None
 
     def leases(self, pauses: SqlPauseStore, encryption: Encryption) -> SqliteLeaseStore:
@@ -55,6 +62,9 @@ class SqliteDatabase:
 
     async def ping(self) -> None:
         await self.file.ping()
+
+    async def identity(self) -> Identity:
+        return await self.identities.read()
 
     async def risks(self) -> list[str]:
         return await self.file.risks()

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from oncehook.store.executor import Executor, Work
-from oncehook.store.retention import SqlPruning, SqlRetentionStore
+from oncehook.store.leadership import Leadership, SqlLeadershipStore
+from oncehook.store.retention import PRUNE, PRUNE_TERM, SqlPruning, SqlRetentionStore
 from oncehook.store.rows import Cutoffs
 from oncehook.store.sqlite.executor import fetch, transact
 from oncehook.store.sqlite.file import SqliteFile
@@ -18,12 +19,12 @@ class SqliteRetentionStore(SqlRetentionStore):
     def __init__(self, file: SqliteFile, executor: Executor) -> None:
         super().__init__(executor)
         self._file = file
+        self._leaderships = SqlLeadershipStore(executor)
 
     @asynccontextmanager
-    async def start_pruning(self) -> AsyncIterator[SqlPruning]:
-        yield SqlitePruning(
-            self._file, self._executor
-        )  # no lock: there is one writer, and a second pruner does no harm
+    async def start_pruning(self) -> AsyncIterator[SqlPruning | None]:
+        async with self._leaderships.taken(PRUNE, PRUNE_TERM) as leadership:
+            yield None if leadership is None else SqlitePruning(self._file, self._executor, leadership)
 
     async def _run_erasing(self, work: Work[list[Any]]) -> int:
         def erase(connection: sqlite3.Connection) -> int:
@@ -39,8 +40,8 @@ class SqliteRetentionStore(SqlRetentionStore):
 class SqlitePruning(SqlPruning):
     """Implements `Pruning`."""
 
-    def __init__(self, file: SqliteFile, executor: Executor) -> None:
-        super().__init__(executor)
+    def __init__(self, file: SqliteFile, executor: Executor, leadership: Leadership) -> None:
+        super().__init__(executor, leadership)
         self._file = file
 
     async def create_days(self) -> None:

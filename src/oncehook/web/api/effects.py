@@ -24,13 +24,13 @@ from oncehook.web.page import Context, Problem, principal
 async def get_page(context: Context, request: Request) -> Response:
     query = read_query(request, EffectsQuery)
     filters = EffectFilterForm.of(msgspec.structs.asdict(query))
-    page = await list_effects(context.store.effects, filters.parse(), read_cursor(query.cursor), query.limit)
+    page = await list_effects(context.reads.effects, filters.parse(), read_cursor(query.cursor), query.limit)
     return json_response(
         {
             "effects": [effect_json(row) for row in page.rows],
             "next": None if page.next is None else str(page.next),
             "is_partial": page.is_partial,
-            "counts": await context.store.effects.bounded_counts(MAX_COUNT),
+            "counts": await context.reads.effects.bounded_counts(MAX_COUNT),
         }
     )
 

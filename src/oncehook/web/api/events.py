@@ -17,7 +17,7 @@ from oncehook.store.rows import Selection
 from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query
 from oncehook.web.api.schemas.events import Erasure, EventDetail, Events, EventsQuery, RetryNow
 from oncehook.web.api.schemas.replays import Rehearsed, Replay, ReplaySelection, RunState
-from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, run_retry_now
+from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, find_event_to_show, run_retry_now
 from oncehook.web.listing import EventFilterForm, encrypted_note, list_events, read_cursor, write_cursor
 from oncehook.web.page import Context, Problem, principal
 from oncehook.web.replays import count_replay, select_events
@@ -27,7 +27,7 @@ from oncehook.web.show import shorten
 async def get_page(context: Context, request: Request) -> Response:
     query = read_query(request, EventsQuery)
     filters = EventFilterForm.of(msgspec.structs.asdict(query))
-    page = await list_events(context.store.receipts, filters.parse(), read_cursor(query.cursor), query.limit)
+    page = await list_events(context.reads.receipts, filters.parse(), read_cursor(query.cursor), query.limit)
     events = [receipt.as_json() for receipt in page.receipts]
     note = await encrypted_note(context, filters.parse())
     return json_response(
@@ -36,8 +36,8 @@ async def get_page(context: Context, request: Request) -> Response:
 
 
 async def show(context: Context, request: Request) -> Response:
-    receipt = await find_event(context, request)
-    store, number = context.store, receipt.receipt
+    receipt, store = await find_event_to_show(context, request)
+    number = receipt.receipt
     payload, unreadable = await read_payload(store, number)
     effects = await store.effects.find(EffectFilter(receipt=number), limit=MAX_EFFECTS)
     return json_response(

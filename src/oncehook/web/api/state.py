@@ -48,7 +48,7 @@ async def overview(context: Context, request: Request) -> Response:
 
 
 async def dead(context: Context, request: Request) -> Response:
-    groups = group_by_error(await context.store.stats.dead_letters(MAX_ERRORS))
+    groups = group_by_error(await context.reads.stats.dead_letters(MAX_ERRORS))
     return json_response({"total": sum(group["receipts"] for group in groups), "groups": groups})
 
 

@@ -11,7 +11,7 @@ MAX_GROUPS = 200
 
 
 async def show(context: Context, request: Request) -> Response:
-    groups = group_by_error(await context.store.stats.dead_letters(MAX_ERRORS))
+    groups = group_by_error(await context.reads.stats.dead_letters(MAX_ERRORS))
     total = sum(group["receipts"] for group in groups)
     return context.render(
         request,

@@ -34,7 +34,7 @@ async def show(context: Context, request: Request) -> Response:
     filters, cursor = EffectFilterForm.of(request.query_params), request.query_params.get("cursor")
     problem, page = None, EffectPage([])
     try:
-        page = await list_effects(context.store.effects, filters.parse(), read_cursor(cursor))
+        page = await list_effects(context.reads.effects, filters.parse(), read_cursor(cursor))
     except Problem as error:
         problem = error.message
     snapshot = await context.overview.snapshot()
@@ -45,7 +45,7 @@ async def show(context: Context, request: Request) -> Response:
         filters=filters,
         page=page,
         problem=problem,
-        counts=await context.store.effects.bounded_counts(MAX_COUNT),
+        counts=await context.reads.effects.bounded_counts(MAX_COUNT),
         most=MAX_COUNT,
         meaning=MEANING,
         is_first=not cursor,

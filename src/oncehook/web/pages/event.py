@@ -17,7 +17,8 @@ from oncehook.operations.payloads import read_payload
 from oncehook.operations.rehearse import DIRECT_CALLS_NOTE, Rehearsal
 from oncehook.operations.replay import obstacle, replay
 from oncehook.store.rows import Selection
-from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, run_retry_now
+from oncehook.store.store import Store
+from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, find_event_to_show, run_retry_now
 from oncehook.web.page import Action, Context, Page, Problem, principal
 from oncehook.web.show import as_curl, as_send, pretty, shorten
 
@@ -37,14 +38,14 @@ class TimelineEntry:
 
 
 async def show(context: Context, request: Request) -> Response:
-    receipt = await find_event(context, request)
-    return await _render(context, request, receipt)
+    receipt, store = await find_event_to_show(context, request)
+    return await _render(context, request, receipt, store)
 
 
 async def _render(
-    context: Context, request: Request, receipt: Receipt, *, rehearsal: Rehearsal | None = None
+    context: Context, request: Request, receipt: Receipt, store: Store, *, rehearsal: Rehearsal | None = None
 ) -> Response:
-    payload, unreadable = await read_payload(context.store, receipt.receipt)
+    payload, unreadable = await read_payload(store, receipt.receipt)
     base = context.receiver_url(request)
     body, is_cut = pretty(payload.body) if payload else ("", False)
     has_payload = payload is not None or unreadable is not None
@@ -53,22 +54,22 @@ async def _render(
         request,
         "event.html",
         receipt=receipt,
-        consumers=await _consumers(context, receipt, has_payload=has_payload),
+        consumers=await _consumers(context, store, receipt, has_payload=has_payload),
         payload=payload,
         unreadable=unreadable,
         body=body,
         is_cut=is_cut,
         replay_obstacle=replay_obstacle,
-        timeline=await timeline(context, receipt),
-        related=await _related_events(context, receipt),
+        timeline=await timeline(store, receipt),
+        related=await _related_events(store, receipt),
         rehearsal=rehearsal,
         curl=as_curl(receipt, payload, base) if payload else None,
         send=as_send(receipt, base),
         really_made=DIRECT_CALLS_NOTE,
         shorten=shorten,
         done=request.query_params.get("done"),
-        entities=await entities_of(context.store, receipt),
-        effects=await context.store.effects.find(EffectFilter(receipt=receipt.receipt), limit=MAX_EFFECTS),
+        entities=await entities_of(store, receipt),
+        effects=await store.effects.find(EffectFilter(receipt=receipt.receipt), limit=MAX_EFFECTS),
     )
 
 
@@ -81,9 +82,9 @@ class ConsumerCard:
     is_paused: bool
 
 
-async def _consumers(context: Context, receipt: Receipt, *, has_payload: bool) -> list[ConsumerCard]:
+async def _consumers(context: Context, store: Store, receipt: Receipt, *, has_payload: bool) -> list[ConsumerCard]:
     """One card for each consumer of the event; none if `main` is the only one."""
-    states = await context.store.receipts.consumers_of(receipt)
+    states = await store.receipts.consumers_of(receipt)
     if len(states) < 2:
         return []
     paused, has_type = (await context.overview.snapshot())["paused_consumers"], receipt.type is not None
@@ -97,9 +98,8 @@ async def _consumers(context: Context, receipt: Receipt, *, has_payload: bool) -
     ]
 
 
-async def timeline(context: Context, receipt: Receipt) -> list[TimelineEntry]:
+async def timeline(store: Store, receipt: Receipt) -> list[TimelineEntry]:
     """Everything that happened to the event, oldest first."""
-    store = context.store
     delivery = _facts(receipt.delivery_id, "delivery")
     first = TimelineEntry(rfc3339(receipt.received_at) or "", "received", "Received", delivery)
     entries = [_duplicate(row) for row in await store.receipts.duplicates(receipt.receipt)]
@@ -141,13 +141,11 @@ def _noop(row: StoredNoop) -> TimelineEntry:
     return TimelineEntry(row.at, row.reason, title, (("entity" if is_stale else "key", row.key),))
 
 
-async def _related_events(context: Context, receipt: Receipt) -> list[Receipt]:
+async def _related_events(store: Store, receipt: Receipt) -> list[Receipt]:
     """The newest other events about the same object, as the same consumer has them."""
     if receipt.object_id is None:
         return []
-    rows = await context.store.receipts.find(
-        Filter(object=receipt.object_id, consumer=receipt.consumer), limit=MAX_RELATED + 1
-    )
+    rows = await store.receipts.find(Filter(object=receipt.object_id, consumer=receipt.consumer), limit=MAX_RELATED + 1)
     return [row for row in rows if row.receipt != receipt.receipt and row.source == receipt.source][:MAX_RELATED]
 
 
@@ -175,7 +173,7 @@ async def rehearse_one(context: Context, request: Request) -> Response:
     receipt = await find_event(context, request)
     await context.store.operations.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
     rehearsal = await context.runtime.rehearse(receipt)
-    return await _render(context, request, receipt, rehearsal=rehearsal)
+    return await _render(context, request, receipt, context.store, rehearsal=rehearsal)
 
 
 async def erase(context: Context, request: Request) -> Response:

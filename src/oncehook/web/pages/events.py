@@ -26,9 +26,9 @@ async def show(context: Context, request: Request) -> Response:
     cursor = request.query_params.get("cursor")
     problem, page, by_id, note = None, EventPage([]), [], None
     try:
-        page = await list_events(context.store.receipts, filters.parse(), read_cursor(cursor))
+        page = await list_events(context.reads.receipts, filters.parse(), read_cursor(cursor))
         note = await encrypted_note(context, filters.parse())
-        by_id = await find_by_id(context.store.receipts, filters.search) if filters.search and not cursor else []
+        by_id = await find_by_id(context.reads.receipts, filters.search) if filters.search and not cursor else []
     except Problem as error:
         problem = error.message
     return context.render(

@@ -76,7 +76,8 @@ async def sign_out(context: Context, request: Request) -> Response:
 async def live(context: Context, request: Request) -> Response:
     if context.live.is_full:
         raise Problem(503, "unavailable", "Too many dashboard pages are open.", headers={"retry-after": "30"})
-    stream = context.live.stream(request.headers.get("last-event-id"))
+    seen = request.headers.get("last-event-id", request.query_params.get("seen"))
+    stream = context.live.stream(seen)
     return StreamingResponse(stream, media_type="text/event-stream")
 
 

@@ -62,7 +62,7 @@
 
   prepare(document);
   if (!regions().length || location.search.includes("cursor=") || document.getElementById("rehearsal")) return;
-  const stream = new EventSource(new URL("live", home));
+  const stream = new EventSource(new URL("live?seen=" + encodeURIComponent(document.body.dataset.seen), home));
   stream.addEventListener("changed", refresh);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && again) refresh(); });
   addEventListener("pagehide", () => stream.close());

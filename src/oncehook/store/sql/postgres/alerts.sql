@@ -96,15 +96,6 @@ GROUP BY f.source
 SELECT source, extract(epoch FROM now() - min(received_at))::double precision AS value, count(*) AS number
 FROM webhook_receipts WHERE is_inline AND status = 'retrying' GROUP BY source
 
--- name: become_leader
-INSERT INTO webhook_turns AS t (name, number, taken_at) VALUES (:name, 1, now())
-ON CONFLICT (name) DO UPDATE SET number = t.number + 1, taken_at = now()
-WHERE t.taken_at <= now() - CAST(:every AS double precision) * interval '1 second'
-RETURNING number
-
--- name: lock_leadership
-SELECT number FROM webhook_turns WHERE name = :name AND number = CAST(:number AS bigint) FOR UPDATE
-
 -- name: open_incidents
 INSERT INTO webhook_incidents (key, rule, source, value, worst, threshold, summary)
 SELECT key, rule, source, value, value, threshold, summary FROM json_to_recordset(CAST(:input AS json)) AS g (
@@ -166,7 +157,7 @@ WITH due AS (
     ORDER BY a.next_attempt_at, a.id LIMIT :limit FOR UPDATE OF a SKIP LOCKED
 )
 UPDATE webhook_alerts a
-SET status = 'sending', attempts = a.attempts + 1, lease = a.lease + 1, worker = :worker,
+SET status = 'sending', attempts = a.attempts + 1, lease = a.lease + 1 + floor(random() * 4294967296)::bigint, worker = :worker,
     next_attempt_at = now() + due.seconds * interval '1 second'
 FROM due WHERE a.id = due.id
 RETURNING a.id

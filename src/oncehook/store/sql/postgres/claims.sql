@@ -12,16 +12,16 @@ WITH settings AS MATERIALIZED (
     SELECT o.* FROM settings CROSS JOIN json_to_recordset($1::json) AS o (
         id bigint, source text, tenant text, provider text, event_id text, type text, object_id text, delivery_id text,
         occurred_at timestamptz, correlation_id text, status text, last_error text, fingerprint text, headers text,
-        key_id text, start integer, size integer, inline_seconds double precision, serial_key text, keys text[],
-        copies json
+        key_id text, start integer, size integer, inline_seconds double precision, inline_lease bigint, serial_key text, keys text[],
+        origin text, copies json
     )
 ), claimed AS (
     INSERT INTO webhook_receipts (id, source, tenant, provider, event_id, type, object_id, delivery_id, occurred_at,
-                                  correlation_id, status, last_error, fingerprint, serial_key, is_inline, attempts, lease, leased_at,
-                                  lease_until, failed_at)
+                                  correlation_id, status, last_error, fingerprint, serial_key, origin, is_inline, attempts, lease,
+                                  leased_at, lease_until, failed_at)
     SELECT id, source, coalesce(tenant, ''), provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
-           coalesce(status, 'received'), last_error, decode(fingerprint, 'hex'), serial_key,
-           inline_seconds IS NOT NULL, (inline_seconds IS NOT NULL)::integer, (inline_seconds IS NOT NULL)::integer,
+           coalesce(status, 'received'), last_error, decode(fingerprint, 'hex'), serial_key, origin,
+           inline_seconds IS NOT NULL, (inline_seconds IS NOT NULL)::integer, coalesce(inline_lease, 0),
            CASE WHEN inline_seconds IS NOT NULL THEN now() END, now() + inline_seconds * interval '1 second',
            CASE WHEN status = 'failed' THEN now() END
     FROM offered ORDER BY source COLLATE "C", event_id COLLATE "C"
@@ -39,18 +39,38 @@ WITH settings AS MATERIALIZED (
 -- name: claim_with_copies
 -- The receipts of other consumers are written if the one of `main` is new. `nextval` runs after the sort, so the ids of
 -- copies follow the order of arrival.
-{> claimed}, copied AS (
+{> claimed}, {> copied}
+{> claimed_payloads}
+
+-- name: claim_with_objects
+-- Takes the objects that have the bodies. If one is released, its body is NULL here, which fails the statement: an event
+-- is never recorded without its body.
+{> claimed}, {> copied}, objects AS MATERIALIZED (
+    SELECT id, object FROM json_to_recordset($1::json) AS o (id bigint, object text) WHERE object IS NOT NULL
+), taken AS (
+    UPDATE webhook_payload_objects b SET receipt_id = o.id, day = (now() AT TIME ZONE 'UTC')::date
+    FROM objects o JOIN claimed USING (id) WHERE b.address = o.object AND b.receipt_id IS NULL AND NOT b.is_released
+    RETURNING b.address
+)
+INSERT INTO webhook_payloads (receipt_id, day, body, headers, key_id, object)
+SELECT id, (now() AT TIME ZONE 'UTC')::date, CASE
+           WHEN b.object IS NULL OR b.object IN (SELECT address FROM taken) THEN substring($2::bytea FROM start FOR size)
+       END, headers, key_id, b.object
+FROM offered JOIN claimed USING (id) LEFT JOIN objects b USING (id)
+RETURNING receipt_id
+
+-- name: copied
+copied AS (
     INSERT INTO webhook_receipts (id, main_id, consumer, source, tenant, provider, event_id, type, object_id, delivery_id,
-                                  occurred_at, correlation_id, status, last_error, fingerprint, serial_key)
+                                  occurred_at, correlation_id, status, last_error, fingerprint, serial_key, origin)
     SELECT nextval('webhook_receipt_ids'), o.id, c.consumer, o.source, coalesce(o.tenant, ''), o.provider, o.event_id, o.type,
            o.object_id, o.delivery_id, o.occurred_at, o.correlation_id, coalesce(c.status, 'received'), c.last_error,
-           decode(o.fingerprint, 'hex'), c.serial_key
+           decode(o.fingerprint, 'hex'), c.serial_key, o.origin
     FROM offered o JOIN claimed USING (id)
     CROSS JOIN LATERAL json_to_recordset(o.copies) AS c (consumer text, status text, last_error text, serial_key text)
     ORDER BY o.id, c.consumer
     ON CONFLICT (source, event_id, tenant, consumer) DO NOTHING
 )
-{> claimed_payloads}
 
 -- name: claimed_payloads
 INSERT INTO webhook_payloads (receipt_id, day, body, headers, key_id)

@@ -74,7 +74,7 @@ WITH targets AS (
     LIMIT :limit FOR UPDATE OF e SKIP LOCKED
 )
 UPDATE webhook_effects e
-SET status = 'performing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
+SET status = 'performing', attempts = attempts + 1, lease = lease + 1 + floor(random() * 4294967296)::bigint, leased_at = now(), worker = :worker,
     lease_until = now() + due.seconds * interval '1 second'
 FROM due WHERE e.id = due.id
 RETURNING e.id, e.lease, e.attempts AS attempt, e.scope, e.key, e.kind, e.target, e.args, e.source, e.receipt_id AS receipt,

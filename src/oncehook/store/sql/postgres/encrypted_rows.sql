@@ -24,7 +24,7 @@ GROUP BY "table", key_id ORDER BY "table", key_id
 
 -- name: payloads_to_reseal
 -- Payloads that another key than the first of the key ring has encrypted.
-SELECT p.receipt_id AS id, p.body, p.headers, p.key_id, r.source, r.tenant, r.event_id
+SELECT p.receipt_id AS id, p.body, p.headers, p.key_id, p.object, r.source, r.tenant, r.event_id
 FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id
 WHERE p.receipt_id > :after AND p.key_id IS NOT NULL AND p.key_id <> :key_id
 ORDER BY p.receipt_id LIMIT :limit
@@ -34,7 +34,7 @@ SELECT receipt_id AS id FROM webhook_payloads WHERE receipt_id = ANY(CAST(:ids A
 FOR UPDATE SKIP LOCKED
 
 -- name: reseal_payloads
-UPDATE webhook_payloads SET body = :body, headers = :headers, key_id = :key_id
+UPDATE webhook_payloads SET body = :body, headers = :headers, key_id = :key_id, object = :object
 WHERE receipt_id = :id AND headers = :old_headers
 RETURNING receipt_id
 

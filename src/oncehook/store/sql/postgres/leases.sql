@@ -17,14 +17,14 @@ h.source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND :consumer <> ALL 
 -- The end of the statements that lease the receipts `due`, in the order in which they are due. A fragment.
 leased AS (
     UPDATE webhook_receipts r
-    SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
+    SET status = 'processing', attempts = attempts + 1, lease = lease + 1 + floor(random() * 4294967296)::bigint, leased_at = now(), worker = :worker,
         lease_until = now() + :seconds * interval '1 second'
     FROM due WHERE r.id = due.id
     RETURNING r.id, r.lease, r.attempts, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at,
               r.delivery_id, r.correlation_id, r.replays, r.next_attempt_at, r.tenant, r.consumer, r.main_id
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
-       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers, p.object
 FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id, l.id) AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 ORDER BY coalesce(l.next_attempt_at, l.received_at), l.id
 
@@ -102,13 +102,13 @@ FROM (
 -- name: lease_one
 WITH leased AS (
     UPDATE webhook_receipts
-    SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
+    SET status = 'processing', attempts = attempts + 1, lease = lease + 1 + floor(random() * 4294967296)::bigint, leased_at = now(), worker = :worker,
         lease_until = now() + :seconds * interval '1 second'
     WHERE id = :receipt AND is_inline AND (status = 'retrying' OR (status = 'processing' AND lease_until < now()))
     RETURNING *
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
-       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers, p.object
 FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id, l.id) AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 
 -- name: abandon_inline

@@ -44,6 +44,11 @@ SELECT id, main_id FROM webhook_receipts WHERE main_id = ANY(CAST(:receipts AS t
 -- name: prune_payloads
 DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND day = ANY(CAST(:days AS text)::date[])
 
+-- name: release_objects
+UPDATE webhook_payload_objects SET receipt_id = NULL, day = NULL, is_released = true
+WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
+RETURNING address
+
 -- name: prune_deliveries
 DELETE FROM webhook_deliveries WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
 
@@ -55,9 +60,6 @@ DELETE FROM webhook_past_attempts WHERE receipt_id = ANY(CAST(:receipts AS text)
 
 -- name: prune_receipts
 DELETE FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS text)::bigint[])
-
--- name: prune_lock
-SELECT pg_try_advisory_xact_lock(CAST(:lock AS bigint))
 
 -- name: payload_days
 SELECT c.oid::regclass::text AS name, to_date(right(c.relname, 8), 'YYYYMMDD') AS day, i.inhdetachpending AS is_pending,
@@ -104,10 +106,12 @@ ALTER TABLE webhook_payloads DETACH PARTITION {name} CONCURRENTLY
 ALTER TABLE webhook_payloads DETACH PARTITION {name} FINALIZE
 
 -- name: drop_day
+-- Both statements run in one transaction.
+UPDATE webhook_payload_objects SET receipt_id = NULL, day = NULL, is_released = true WHERE day = '{day}';
 DROP TABLE IF EXISTS {name}
 
 -- name: payloads_after
-SELECT p.receipt_id, p.body, p.headers, r.source, r.tenant, r.event_id
+SELECT p.receipt_id, p.body, p.headers, p.object, r.source, r.tenant, r.event_id
 FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id
 WHERE p.receipt_id > :after ORDER BY p.receipt_id LIMIT :limit
 

@@ -55,7 +55,7 @@ WITH head AS MATERIALIZED (
     ORDER BY r.id FOR UPDATE SKIP LOCKED
 ), leased AS (
     UPDATE webhook_receipts r
-    SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
+    SET status = 'processing', attempts = attempts + 1, lease = lease + 1 + floor(random() * 4294967296)::bigint, leased_at = now(), worker = :worker,
         lease_until = now() + :seconds * interval '1 second'
     FROM due WHERE r.id = due.id
     RETURNING r.id, r.lease, r.attempts, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at,
@@ -63,6 +63,6 @@ WITH head AS MATERIALIZED (
               r.main_id
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
-       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers, l.serial_key
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, l.tenant, l.consumer, p.body, p.headers, p.object, l.serial_key
 FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id, l.id) AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 ORDER BY l.source COLLATE "C", l.serial_key COLLATE "C"

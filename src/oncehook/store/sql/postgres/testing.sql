@@ -17,7 +17,9 @@ SELECT DISTINCT (received_at AT TIME ZONE 'UTC')::date AS day FROM webhook_recei
 
 -- name: move_payloads
 UPDATE webhook_payloads p SET day = (r.received_at AT TIME ZONE 'UTC')::date
-FROM webhook_receipts r WHERE r.id = p.receipt_id AND p.day <> (r.received_at AT TIME ZONE 'UTC')::date
+FROM webhook_receipts r WHERE r.id = p.receipt_id AND p.day <> (r.received_at AT TIME ZONE 'UTC')::date;
+UPDATE webhook_payload_objects o SET day = (r.received_at AT TIME ZONE 'UTC')::date
+FROM webhook_receipts r WHERE r.id = o.receipt_id
 
 -- name: create_database
 CREATE DATABASE {name}

@@ -101,15 +101,6 @@ GROUP BY f.source
 SELECT source, (julianday('now') - julianday(min(received_at))) * 86400 AS value, count(*) AS number
 FROM webhook_receipts WHERE is_inline AND status = 'retrying' GROUP BY source
 
--- name: become_leader
-INSERT INTO webhook_turns (name, number, taken_at) VALUES (:name, 1, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
-ON CONFLICT (name) DO UPDATE SET number = number + 1, taken_at = excluded.taken_at
-WHERE taken_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :every || ' seconds')
-RETURNING number
-
--- name: lock_leadership
-SELECT number FROM webhook_turns WHERE name = :name AND number = :number
-
 -- name: open_incidents
 INSERT INTO webhook_incidents (key, rule, source, value, worst, threshold, summary)
 SELECT value ->> 'key', value ->> 'rule', value ->> 'source', value ->> 'value', value ->> 'value', value ->> 'threshold',
@@ -160,7 +151,7 @@ ON CONFLICT DO NOTHING
 -- name: lease_alerts
 -- A recovery waits until its target has received the opening. No reminder is sent for a recovered incident.
 UPDATE webhook_alerts
-SET status = 'sending', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+SET status = 'sending', attempts = attempts + 1, lease = lease + 1 + abs(random() % 4294967296), worker = :worker,
     next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || (
         SELECT g.value ->> 'seconds' FROM json_each(:targets) AS g WHERE g.value ->> 'target' = webhook_alerts.target
     ) || ' seconds')

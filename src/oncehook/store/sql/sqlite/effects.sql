@@ -49,7 +49,7 @@ LIMIT 100
 
 -- name: lease_effects
 UPDATE webhook_effects
-SET status = 'performing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+SET status = 'performing', attempts = attempts + 1, lease = lease + 1 + abs(random() % 4294967296), worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || (
         SELECT max(t.value ->> 'seconds') FROM json_each(:targets) t

@@ -16,7 +16,7 @@ h.source NOT IN (SELECT source FROM webhook_pauses) AND :consumer NOT IN (SELECT
 -- name: take_lease
 -- The beginning of the statements that lease. A fragment.
 UPDATE webhook_receipts
-SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+SET status = 'processing', attempts = attempts + 1, lease = lease + 1 + abs(random() % 4294967296), worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
 
@@ -25,7 +25,8 @@ SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = 
 RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
           delivery_id, correlation_id, replays, tenant, consumer,
           (SELECT body FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS body,
-          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers,
+          (SELECT object FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS object
 
 -- name: lease
 -- A receipt is due if it has no next_attempt_at, or if its last attempt began in the future because the clock was set back.
@@ -116,7 +117,7 @@ FROM (
 
 -- name: lease_one
 UPDATE webhook_receipts
-SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+SET status = 'processing', attempts = attempts + 1, lease = lease + 1 + abs(random() % 4294967296), worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
 WHERE id = :receipt AND is_inline
@@ -124,7 +125,8 @@ WHERE id = :receipt AND is_inline
 RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
           delivery_id, correlation_id, replays, tenant, consumer,
           (SELECT body FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS body,
-          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers,
+          (SELECT object FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS object
 
 -- name: abandon_inline
 UPDATE webhook_receipts

@@ -6,7 +6,7 @@ SELECT strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AS now
 
 -- name: selected_receipts
 SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.main_id, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
-       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.origin, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = coalesce(r.main_id, r.id)) AS duplicates,
        EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = coalesce(r.main_id, r.id)) AS has_payload

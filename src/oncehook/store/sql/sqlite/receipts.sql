@@ -1,6 +1,6 @@
 -- name: find_receipts
 SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.main_id, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
-       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.origin, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = coalesce(r.main_id, r.id)) AS duplicates
 FROM webhook_receipts r
@@ -24,7 +24,7 @@ ORDER BY r.received_at DESC, r.id DESC
 LIMIT :limit
 
 -- name: payload
-SELECT p.body, p.headers FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id)
+SELECT p.body, p.headers, p.object FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id)
 WHERE r.id = :receipt
 
 -- name: consumers_of_event

@@ -34,6 +34,11 @@ SELECT id, main_id FROM webhook_receipts WHERE main_id IN (SELECT value FROM jso
 -- name: prune_payloads
 DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
 
+-- name: release_objects
+UPDATE webhook_payload_objects SET receipt_id = NULL, is_released = true
+WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+RETURNING address
+
 -- name: prune_deliveries
 DELETE FROM webhook_deliveries WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
 
@@ -50,7 +55,7 @@ DELETE FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:receipts)
 SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count
 
 -- name: payloads_after
-SELECT p.receipt_id, p.body, p.headers, r.source, r.tenant, r.event_id
+SELECT p.receipt_id, p.body, p.headers, p.object, r.source, r.tenant, r.event_id
 FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id
 WHERE p.receipt_id > :after ORDER BY p.receipt_id LIMIT :limit
 

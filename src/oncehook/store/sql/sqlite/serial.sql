@@ -29,7 +29,7 @@ SELECT source, serial_key AS key FROM keys
 -- name: lease_serial
 -- Considers only the first waiting receipt of each key.
 UPDATE webhook_receipts
-SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+SET status = 'processing', attempts = attempts + 1, lease = lease + 1 + abs(random() % 4294967296), worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
 WHERE id IN (
@@ -58,4 +58,5 @@ WHERE id IN (
 RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
           delivery_id, correlation_id, replays, tenant, consumer,
           (SELECT body FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS body,
-          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers, serial_key
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS headers,
+          (SELECT object FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS object, serial_key

@@ -46,6 +46,7 @@ class Event(Struct):
     duplicates: int
     correlation_id: str
     delivery_id: str | None
+    origin: str
     replays: int
 
 

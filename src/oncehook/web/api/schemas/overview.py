@@ -40,3 +40,4 @@ class OverviewState(Struct):
     accept_seconds: Percentiles | None
     paused: list[str]
     paused_consumers: list[str]
+    spooled: int  # events in the spool of the host that answers

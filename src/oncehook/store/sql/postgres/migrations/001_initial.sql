@@ -31,6 +31,7 @@ CREATE TABLE webhook_receipts (
     serial_key      text COLLATE "C",
     is_inline       boolean NOT NULL DEFAULT false,  -- retried by the provider, never by a worker
     consumer        text COLLATE "C" NOT NULL DEFAULT 'main',
+    origin          text,  -- where it came from, if not over HTTP: the queue of an intake, such as sqs:orders
     main_id         bigint,  -- the receipt of `main`, which has the payload and the duplicates; NULL on that receipt itself
 
     -- Its state.
@@ -45,7 +46,7 @@ CREATE TABLE webhook_receipts (
     unhandled_at    timestamptz,  -- since when no running process has a handler for it
 
     -- Its lease.
-    lease           bigint NOT NULL DEFAULT 0,  -- the fencing counter: the number of leases of this receipt
+    lease           bigint NOT NULL DEFAULT 0,  -- the fencing counter: each lease adds a random number
     lease_until     timestamptz,
     leased_at       timestamptz,
     worker          text,
@@ -111,8 +112,24 @@ CREATE TABLE webhook_payloads (
     body       bytea NOT NULL,
     headers    text NOT NULL,
     key_id     text,  -- the key that encrypted body and headers; NULL if they are plain
+    object     text COLLATE "C",  -- the address of the payload object that has the body; NULL if it is here
     PRIMARY KEY (receipt_id, day)
 ) PARTITION BY RANGE (day);
+
+-- The objects of the payload store. A row is committed before its object is written, and is deleted after its object is
+-- deleted, so no object is forgotten. A claim takes the object (receipt_id), unless it is released: a released object has
+-- no payload, never gets one, and is deleted.
+CREATE TABLE webhook_payload_objects (
+    address     text COLLATE "C" PRIMARY KEY,
+    size        bigint NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    receipt_id  bigint,
+    day         date,  -- that of the payload
+    is_released boolean NOT NULL DEFAULT false
+);
+CREATE INDEX webhook_payload_objects_receipt ON webhook_payload_objects (receipt_id) WHERE receipt_id IS NOT NULL;
+CREATE INDEX webhook_payload_objects_day ON webhook_payload_objects (day) WHERE day IS NOT NULL;
+CREATE INDEX webhook_payload_objects_free ON webhook_payload_objects (created_at) WHERE receipt_id IS NULL;
 
 -- The keys that have encrypted payloads, effect arguments or error texts. `proof` is a text that the key encrypted: it shows
 -- whether a key of the same id is the same key.
@@ -394,10 +411,12 @@ CREATE TABLE webhook_pauses (
 );
 
 -- The leader of each task that one process does for all. `number` is the fencing counter.
-CREATE TABLE webhook_turns (
-    name     text COLLATE "C" PRIMARY KEY,
-    number   bigint NOT NULL,
-    taken_at timestamptz NOT NULL
+CREATE TABLE webhook_leaders (
+    task       text COLLATE "C" PRIMARY KEY,
+    number     bigint NOT NULL,
+    leader     text NOT NULL,
+    taken_at   timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL
 );
 
 -- == Roster ==
@@ -476,6 +495,89 @@ CREATE TABLE webhook_revisions (
 );
 INSERT INTO webhook_revisions (name, number) VALUES ('settings', 0);
 
+-- == Identity ==
+
+-- One row with a random number. A process that finds older data than it has seen before replaces the number, so that every
+-- process recognizes the restored backup.
+CREATE TABLE webhook_identity (
+    epoch bigint NOT NULL
+);
+INSERT INTO webhook_identity (epoch) VALUES ((random() * 4503599627370496)::bigint);
+
+-- The cluster and its timeline, which a promotion and a point-in-time recovery change. A managed service may forbid these
+-- functions: the result is then 'unknown', and the start of the server alone shows a failover.
+CREATE FUNCTION webhook_timeline() RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN OTHERS THEN
+    RETURN 'unknown';
+END $$;
+
+-- == Fast path ==
+
+-- One row. Deleting receipts raises `deleted_up_to` in the same transaction, so that no process remembers a deleted receipt.
+-- `secret` signs the receipts that processes share in a cache.
+CREATE TABLE webhook_fast_path (
+    id            integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    secret        text NOT NULL DEFAULT gen_random_uuid()::text || gen_random_uuid()::text,
+    deleted_up_to bigint NOT NULL DEFAULT 0
+);
+INSERT INTO webhook_fast_path DEFAULT VALUES;
+
+CREATE FUNCTION webhook_receipts_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE webhook_fast_path f SET deleted_up_to = d.id
+    FROM (SELECT max(id) AS id FROM deleted WHERE main_id IS NULL) d
+    WHERE d.id > f.deleted_up_to;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER webhook_receipts_deleted AFTER DELETE ON webhook_receipts REFERENCING OLD TABLE AS deleted
+    FOR EACH STATEMENT EXECUTE FUNCTION webhook_receipts_deleted();
+ALTER TABLE webhook_receipts ENABLE ALWAYS TRIGGER webhook_receipts_deleted;  -- also for a session that replicates or restores
+
+-- == Shards ==
+
+-- The shards of an inbox with several databases. `main` has a row for each, and every database has its own with `is_here`.
+-- The ids of a shard begin at `number` * 10^13, so that those of two shards never clash.
+CREATE TABLE webhook_shards (
+    name    text COLLATE "C" PRIMARY KEY,
+    number  integer NOT NULL UNIQUE,
+    is_here boolean NOT NULL DEFAULT false
+);
+
+-- In `main`: the shard of each source that has been moved, or the shards over which its tenants are spread.
+CREATE TABLE webhook_routes (
+    source   text COLLATE "C" PRIMARY KEY,
+    shard    text COLLATE "C" NOT NULL,
+    number   bigint NOT NULL DEFAULT 1,  -- the number of changes
+    moved_at timestamptz NOT NULL DEFAULT now(),
+    actor    text NOT NULL
+);
+
+-- Moves of a source from one shard to another, in both databases. A trigger reads the phase before it lets a process write
+-- a receipt or an effect of the source. The row of a source that has left stays, to reject processes that do not know it,
+-- and so does that of a source that is here, to reject a move that began before.
+CREATE TABLE webhook_moves (
+    source     text COLLATE "C" PRIMARY KEY,
+    phase      text COLLATE "C" NOT NULL CHECK (phase IN ('copying', 'draining', 'frozen', 'left', 'arriving', 'here')),
+    from_shard text COLLATE "C" NOT NULL,
+    to_shard   text COLLATE "C" NOT NULL,
+    cursors    text NOT NULL DEFAULT '{}',
+    has_paused boolean NOT NULL DEFAULT false,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    frozen_at  timestamptz,
+    left_at    timestamptz,
+    actor      text NOT NULL
+);
+
+-- Rows of a source that changed while it is copied. `key` is a receipt, an effect, or an entity as JSON.
+CREATE TABLE webhook_move_changes (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source text COLLATE "C" NOT NULL,
+    kind   text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL
+);
+
 -- == Views ==
 
 -- All attempts. Ids ascend with the attempts of a receipt, and the attempt stored on the receipt is the last.
@@ -489,7 +591,7 @@ FROM webhook_receipts WHERE status = 'processed' AND started_at IS NOT NULL;
 -- Dead letters, for alerts in SQL.
 CREATE VIEW webhook_dlq AS
 SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.event_id, r.type, r.object_id, r.attempts, r.last_error,
-       r.received_at, r.failed_at, p.body AS payload
+       r.received_at, r.failed_at, p.body AS payload, p.object AS payload_object
 FROM webhook_receipts r
 LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id) AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.status = 'failed';
@@ -621,4 +723,116 @@ BEGIN
     IF settled <> cardinality(receipts) THEN
         PERFORM webhook_lease_lost();
     END IF;
+END $$;
+
+-- == Moves between shards ==
+
+-- These are the functions of triggers that exist only in the two databases of a move. `oncehook.mover` is the source that
+-- this transaction copies.
+
+-- Raises the error of a source that does not live in this shard. No other code raises its error code.
+CREATE FUNCTION webhook_source_moved() RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the source lives in another shard, or is being moved' USING ERRCODE = 'OH003';
+END $$;
+
+-- The advisory lock of a source that is moved. Writers share it, and a change of the phase takes it alone: it waits for the
+-- transactions that have read the old phase, and later writers queue behind it.
+CREATE FUNCTION webhook_move_lock(a_source text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT hashtextextended('oncehook move ' || a_source, 0)
+$$;
+
+-- Guards the receipts and effects of a source that is moved. While the source drains, no lease begins. After that no other
+-- process writes: an insert fails, and an update changes nothing, so that the writer has lost its lease. FOR SHARE makes
+-- the read fail, and not return an old phase, where the isolation level is not READ COMMITTED.
+CREATE FUNCTION webhook_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    current_phase text;
+BEGIN
+    IF current_setting('oncehook.mover', true) = NEW.source THEN
+        RETURN NEW;
+    END IF;
+    PERFORM pg_advisory_xact_lock_shared(webhook_move_lock(NEW.source));
+    SELECT m.phase INTO current_phase FROM webhook_moves m WHERE m.source = NEW.source FOR SHARE;
+    IF current_phase IN ('frozen', 'left', 'arriving') THEN
+        IF TG_OP = 'UPDATE' THEN
+            RETURN NULL;
+        END IF;
+        PERFORM webhook_source_moved();
+    END IF;
+    IF current_phase = 'draining' AND TG_OP = 'UPDATE' AND NEW.status IN ('processing', 'performing') THEN
+        IF OLD.status <> NEW.status THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;
+
+-- Records a changed row. The arguments are the source, the kind, and the column with the key.
+CREATE FUNCTION webhook_note_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    changed json := CASE WHEN TG_OP = 'DELETE' THEN row_to_json(OLD) ELSE row_to_json(NEW) END;
+BEGIN
+    IF TG_ARGV[2] = 'receipt_id' THEN
+        PERFORM FROM webhook_receipts r WHERE r.id = (changed ->> 'receipt_id')::bigint AND r.source = TG_ARGV[0];
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    INSERT INTO webhook_move_changes (source, kind, key)
+    SELECT TG_ARGV[0], TG_ARGV[1], CASE WHEN TG_ARGV[1] = 'entity'
+        THEN json_build_array(changed ->> 'scope', changed ->> 'kind', changed ->> 'id')::text ELSE changed ->> TG_ARGV[2] END;
+    RETURN NULL;
+END $$;
+
+-- Creates the triggers that guard a source, and with `logs` those that record its changes. CREATE TRIGGER waits for the
+-- transactions that have written to the table, and blocks writers until then; the caller sets a lock timeout.
+CREATE FUNCTION webhook_watch(a_source text, logs boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    suffix text := substr(md5(a_source), 1, 16);
+    relation text;
+    key text;
+BEGIN
+    PERFORM webhook_unwatch(a_source, true);
+    FOREACH relation IN ARRAY ARRAY['effect', 'receipt'] LOOP
+        EXECUTE format(
+            'CREATE TRIGGER %I BEFORE INSERT OR UPDATE ON %I FOR EACH ROW WHEN (NEW.source = %L) EXECUTE FUNCTION webhook_guard()',
+            'webhook_guard_' || suffix, 'webhook_' || relation || 's', a_source);
+        CONTINUE WHEN NOT logs;
+        EXECUTE format(
+            'CREATE TRIGGER %I AFTER INSERT OR UPDATE ON %I FOR EACH ROW WHEN (NEW.source = %L) EXECUTE FUNCTION webhook_note_change(%L, %L, %L)',
+            'webhook_note_' || suffix, 'webhook_' || relation || 's', a_source, a_source, relation, 'id');
+        EXECUTE format(
+            'CREATE TRIGGER %I AFTER DELETE ON %I FOR EACH ROW WHEN (OLD.source = %L) EXECUTE FUNCTION webhook_note_change(%L, %L, %L)',
+            'webhook_drop_' || suffix, 'webhook_' || relation || 's', a_source, a_source, relation, 'id');
+    END LOOP;
+    IF logs THEN
+        EXECUTE format(
+            'CREATE TRIGGER %I AFTER INSERT ON webhook_deliveries FOR EACH ROW EXECUTE FUNCTION webhook_note_change(%L, %L, %L)',
+            'webhook_note_' || suffix, a_source, 'receipt', 'receipt_id');
+        EXECUTE format(
+            'CREATE TRIGGER %I AFTER UPDATE OR DELETE ON webhook_payloads FOR EACH ROW EXECUTE FUNCTION webhook_note_change(%L, %L, %L)',
+            'webhook_note_' || suffix, a_source, 'receipt', 'receipt_id');
+        EXECUTE format(
+            'CREATE TRIGGER %I AFTER INSERT OR UPDATE OR DELETE ON webhook_entities FOR EACH ROW EXECUTE FUNCTION webhook_note_change(%L, %L)',
+            'webhook_note_' || suffix, a_source, 'entity');
+    END IF;
+END $$;
+
+-- Drops the triggers that record the changes of a source, and with `guards` also those that guard it.
+CREATE FUNCTION webhook_unwatch(a_source text, guards boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    suffix text := substr(md5(a_source), 1, 16);
+    existing record;
+BEGIN
+    FOR existing IN
+        SELECT t.tgname, t.tgrelid::regclass AS relation FROM pg_trigger t
+        WHERE t.tgparentid = 0 AND (t.tgname IN ('webhook_note_' || suffix, 'webhook_drop_' || suffix)
+              OR guards AND t.tgname = 'webhook_guard_' || suffix)
+          AND t.tgrelid IN ('webhook_receipts'::regclass, 'webhook_effects'::regclass, 'webhook_deliveries'::regclass,
+                            'webhook_payloads'::regclass, 'webhook_entities'::regclass)
+        ORDER BY t.tgrelid::regclass::text, t.tgname
+    LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', existing.tgname, existing.relation);
+    END LOOP;
 END $$;

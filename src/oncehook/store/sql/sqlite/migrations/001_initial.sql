@@ -22,6 +22,7 @@ CREATE TABLE webhook_receipts (
     serial_key      TEXT,
     is_inline       INTEGER NOT NULL DEFAULT 0,  -- retried by the provider, never by a worker
     consumer        TEXT NOT NULL DEFAULT 'main' CHECK (length(CAST(consumer AS BLOB)) BETWEEN 1 AND 255),
+    origin          TEXT,  -- where it came from, if not over HTTP: the queue of an intake, such as sqs:orders
     main_id         INTEGER,  -- the receipt of `main`, which has the payload and the duplicates; NULL on that receipt itself
 
     -- Its state.
@@ -37,7 +38,7 @@ CREATE TABLE webhook_receipts (
     unhandled_at    TEXT,  -- since when no running process has a handler for it
 
     -- Its lease.
-    lease           INTEGER NOT NULL DEFAULT 0,  -- the fencing counter: the number of leases of this receipt
+    lease           INTEGER NOT NULL DEFAULT 0,  -- the fencing counter: each lease adds a random number
     lease_until     TEXT,
     leased_at       TEXT,
     worker          TEXT,
@@ -99,8 +100,22 @@ CREATE TABLE webhook_payloads (
     receipt_id INTEGER PRIMARY KEY,
     body       BLOB NOT NULL,
     headers    TEXT NOT NULL,
-    key_id     TEXT  -- the key that encrypted body and headers; NULL if they are plain
+    key_id     TEXT,  -- the key that encrypted body and headers; NULL if they are plain
+    object     TEXT  -- the address of the payload object that has the body; NULL if it is here
 );
+
+-- The objects of the payload store. A row is committed before its object is written, and is deleted after its object is
+-- deleted, so no object is forgotten. A claim takes the object (receipt_id), unless it is released: a released object has
+-- no payload, never gets one, and is deleted.
+CREATE TABLE webhook_payload_objects (
+    address     TEXT PRIMARY KEY,
+    size        INTEGER NOT NULL,
+    created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+    receipt_id  INTEGER,
+    is_released INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX webhook_payload_objects_receipt ON webhook_payload_objects (receipt_id) WHERE receipt_id IS NOT NULL;
+CREATE INDEX webhook_payload_objects_free ON webhook_payload_objects (created_at) WHERE receipt_id IS NULL;
 
 -- The keys that have encrypted payloads, effect arguments or error texts. `proof` is a text that the key encrypted: it shows
 -- whether a key of the same id is the same key.
@@ -381,10 +396,12 @@ CREATE TABLE webhook_pauses (
 );
 
 -- The leader of each task that one process does for all. `number` is the fencing counter.
-CREATE TABLE webhook_turns (
-    name     TEXT PRIMARY KEY,
-    number   INTEGER NOT NULL,
-    taken_at TEXT NOT NULL
+CREATE TABLE webhook_leaders (
+    task       TEXT PRIMARY KEY,
+    number     INTEGER NOT NULL,
+    leader     TEXT NOT NULL,
+    taken_at   TEXT NOT NULL,
+    expires_at TEXT NOT NULL
 );
 
 -- == Roster ==
@@ -463,6 +480,31 @@ CREATE TABLE webhook_revisions (
 );
 INSERT INTO webhook_revisions (name, number) VALUES ('settings', 0);
 
+-- == Identity ==
+
+-- One row with a random number. Each service that starts replaces it, and so does a process that finds older data than it
+-- has seen before. So every process recognizes a restored backup.
+CREATE TABLE webhook_identity (
+    epoch INTEGER NOT NULL
+);
+INSERT INTO webhook_identity (epoch) VALUES (abs(random() % 4503599627370496));
+
+-- == Fast path ==
+
+-- One row. Deleting receipts raises `deleted_up_to` in the same transaction, so that no process remembers a deleted receipt.
+-- `secret` signs the receipts that processes share in a cache.
+CREATE TABLE webhook_fast_path (
+    id            INTEGER PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    secret        TEXT NOT NULL DEFAULT (hex(randomblob(32))),
+    deleted_up_to INTEGER NOT NULL DEFAULT 0
+);
+INSERT INTO webhook_fast_path DEFAULT VALUES;
+
+CREATE TRIGGER webhook_receipts_deleted AFTER DELETE ON webhook_receipts WHEN OLD.main_id IS NULL
+BEGIN
+    UPDATE webhook_fast_path SET deleted_up_to = OLD.id WHERE deleted_up_to < OLD.id;
+END;
+
 -- == Views ==
 
 -- All attempts. Ids ascend with the attempts of a receipt, and the attempt stored on the receipt is the last.
@@ -476,7 +518,7 @@ FROM webhook_receipts WHERE status = 'processed' AND started_at IS NOT NULL;
 -- Dead letters, for alerts in SQL.
 CREATE VIEW webhook_dlq AS
 SELECT r.id AS receipt, r.source, r.tenant, r.consumer, r.event_id, r.type, r.object_id, r.attempts, r.last_error,
-       r.received_at, r.failed_at, p.body AS payload
+       r.received_at, r.failed_at, p.body AS payload, p.object AS payload_object
 FROM webhook_receipts r LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(r.main_id, r.id)
 WHERE r.status = 'failed';
 

@@ -1,0 +1,115 @@
+"""The consumer of a queue: lag, problems, and messages whose reading fails."""
+
+from pathlib import Path
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.intake.consumer import IntakeConsumer
+from oncehook.intake.reader import MessageReader
+from oncehook.model.receipt import Filter
+from oncehook.testing import deliver
+from tests.support.encryption import ring
+from tests.support.events import STRIPE_SECRET, stripe_body
+from tests.support.intake import BrokerQueue, assert_claimed, event_ids, intake_inbox, intakes_of, message, send
+from tests.support.proxy import proxied
+from tests.support.servers import Postgres
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.anyio
+
+
+def consumer_of(inbox: Inbox) -> IntakeConsumer:
+    (consumer,) = intakes_of(inbox).consumers
+    return consumer
+
+
+async def test_lag_and_problem_are_shown_while_the_database_is_down(postgres: Postgres, queue: BrokerQueue) -> None:
+    async with proxied(postgres.database()) as (proxy, address):
+        inbox = intake_inbox(address, queue, claim_timeout="1s")
+        async with inbox.lifespan():
+            consumer = consumer_of(inbox)
+            assert (consumer.lag, consumer.problem) == (0.0, None)
+            proxy.refuse()
+            await send(inbox, "evt_1")
+            await eventually(lambda: consumer.problem is not None, "the consumer reports that the database is down")
+            await eventually(lambda: consumer.lag > 0.2, "the lag grows")
+            proxy.accept()
+            await assert_claimed(inbox, queue, "evt_1")
+            await eventually(lambda: consumer.problem is None, "the consumer reports that it claims again")
+
+
+async def test_message_whose_reading_fails_unexpectedly_is_set_aside(
+    sqlite: str, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = MessageReader.read
+
+    async def fail_once(reader: MessageReader, received: object) -> object:
+        claims = await read(reader, received)  # type: ignore[arg-type]
+        if claims[0].event_id == "evt_bug":
+            raise ZeroDivisionError
+        return claims
+
+    monkeypatch.setattr(MessageReader, "read", fail_once)
+    await queue.put(message("evt_bug"))
+    await queue.put(message("evt_good"))
+    inbox = intake_inbox(sqlite, queue)
+    async with inbox.lifespan():
+
+        async def is_settled() -> bool:
+            return await event_ids(inbox) == ["evt_good"] and await queue.dead() == 1
+
+        await eventually(is_settled, "the other message is claimed, and the one that fails is kept")
+
+
+@pytest.mark.parametrize("queue", ["sqs", "nats"], indirect=True)  # the mock of Kafka takes ten seconds
+async def test_message_that_is_sealed_with_a_missing_key_is_kept_until_the_process_has_it(
+    sqlite: str, queue: BrokerQueue
+) -> None:
+    receiver = Inbox(sqlite, worker=False, poll="50ms", keys=ring("2026b", "2026a"))
+    receiver.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake)
+    async with receiver.lifespan():
+        await send(receiver, "evt_1")
+    behind = intake_inbox(sqlite, queue)  # it was restarted before it got the new key
+    async with behind.lifespan():
+        consumer = consumer_of(behind)
+        await eventually(lambda: "2026b is missing" in (consumer.problem or ""), "the consumer names the missing key")
+        assert (await event_ids(behind), await queue.messages()) == ([], 1), "an acked event stays in the queue"
+    complete = Inbox(sqlite, poll="50ms", keys=ring("2026b", "2026a"))
+    complete.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake)
+    async with complete.lifespan():
+        await assert_claimed(complete, queue, "evt_1")
+
+
+@pytest.mark.parametrize("queue", ["sqs"], indirect=True)
+async def test_delivery_that_is_larger_than_a_message_is_claimed_from_the_payload_store(
+    sqlite: str, queue: BrokerQueue, tmp_path: Path
+) -> None:
+    store = tmp_path / "objects"
+    store.mkdir()
+    inbox = Inbox(sqlite, poll="50ms", keys=ring("2026a"), payload_store=f"file://{store}", max_body="2MiB")
+    inbox.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake, unhandled="wait")
+    async with inbox.lifespan():
+        body = stripe_body("evt_large", note="x" * 1_500_000)
+        assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
+        await assert_claimed(inbox, queue, "evt_large")
+        (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
+        payload = await inbox._runtime.store.receipts.payload(receipt.receipt)
+        assert payload is not None and payload.body == body
+        assert receipt.origin == intakes_of(inbox).consumers[0].broker.name, "it was not claimed directly"
+        await eventually(lambda: not list(store.glob("intake/*")), "the object of the message is deleted")
+
+
+async def test_messages_with_a_missing_key_do_not_delay_others(sqlite: str, queue: BrokerQueue) -> None:
+    """A program that may write to the queue could otherwise stop it with one message."""
+    await queue.put(b"oncehook1:2099:AAAA")
+    inbox = intake_inbox(sqlite, queue)
+    async with inbox.lifespan():
+        consumer = consumer_of(inbox)
+        await eventually(lambda: "2099 is missing" in (consumer.problem or ""), "the consumer names the missing key")
+        await send(inbox, "evt_1")
+
+        async def is_claimed() -> bool:
+            return await event_ids(inbox) == ["evt_1"]
+
+        await eventually(is_claimed, "the next message is claimed")

@@ -1,0 +1,64 @@
+"""The receiver of messages: garbage in the queue, and messages that become visible too early."""
+
+from typing import Any
+
+import pytest
+
+from oncehook import Event
+from tests.support.consumers import send
+from tests.support.events import Rows
+from tests.support.waiting import block_thread, eventually
+from tests.support.work import receipts_are
+from tests.support.work_queue import MakeInbox, WorkQueue, count_calls
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_handler_that_outlasts_the_visibility_of_its_message_runs_once(
+    make: MakeInbox, queue: WorkQueue, rows: Rows
+) -> None:
+    inbox = make()
+    calls: list[str] = []
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        calls.append(event.id)
+        block_thread(2.5)  # nothing extends the visibility, and only the heartbeat's thread extends the lease
+
+    async with inbox.lifespan():
+        await send(inbox, "evt_1")
+        await eventually(receipts_are(rows, "processed", 1))
+        await eventually(lambda: queue.is_empty, "both deliveries end")
+    assert calls == ["evt_1"]
+
+
+GARBAGE = [
+    " ",
+    "not json",
+    "[1]",
+    "[" * 3000,
+    '{"receipt": "x"}',
+    '{"receipt": -1}',
+    '{"receipt": 9999999999999999999999}',
+    '{"receipt": 1.5}',
+    '{"receipt": true}',
+    '{"receipt": 1, "consumer": null}',
+    '{"consumer": "main"}',
+    "\U0001f600" * 2000,
+    "x" * 100_000,
+]
+
+
+async def test_garbage_in_the_queue_is_deleted(
+    make: MakeInbox, queue: WorkQueue, rows: Rows, emitted: list[tuple[str, dict[str, Any]]]
+) -> None:
+    inbox = make()
+    calls = count_calls(inbox)
+    async with inbox.lifespan():
+        queue.put(*GARBAGE)
+        await eventually(lambda: queue.is_empty, "the messages are deleted")
+        await send(inbox, "evt_1")
+        await eventually(receipts_are(rows, "processed", 1))
+    assert calls == ["evt_1"]
+    assert [line for line, _ in emitted].count("queue_message_ignored") == len(GARBAGE)
+    assert "background_failed" not in dict(emitted)
