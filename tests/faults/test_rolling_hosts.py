@@ -140,6 +140,7 @@ def database_of(folder: Path) -> str:
     return (folder / "oncehook.toml").read_text().split('"')[1]
 
 
+@pytest.mark.torture
 async def test_hosts_are_upgraded_one_by_one_without_a_failed_delivery(folder: Path, later_release: str) -> None:
     """The first new process migrates the schema. Old and new processes then share it."""
     await roll(folder, 2, 1, 1, code=later_release)

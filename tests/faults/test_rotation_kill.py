@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
 ]
 
-EVENTS = 3000
-KILLS = 3
+EVENTS = 1500
+KILLS = 1
 
 
 def start_rotation(database: str) -> "subprocess.Popen[bytes]":

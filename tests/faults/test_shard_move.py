@@ -153,13 +153,17 @@ async def assert_once(databases: ShardDatabases, ledger: PatientLedger, home: st
 STEPS = ("begin", "copying", "comparing", "draining", "frozen", "left", "opened", "cleaning")
 
 
-async def test_mover_that_is_killed_at_every_step_loses_and_doubles_nothing(
-    databases: ShardDatabases, tmp_path: Path
+SOME_STEPS = ("copying", "frozen")
+
+
+@pytest.mark.parametrize("steps", [SOME_STEPS, pytest.param(STEPS, marks=pytest.mark.torture)], ids=["some", "all"])
+async def test_mover_that_is_killed_at_its_steps_loses_and_doubles_nothing(
+    databases: ShardDatabases, tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
     with services(tmp_path) as running:
         async with load(running) as ledger:
             await ledger.until_more(50)
-            for step in STEPS:
+            for step in steps:
                 code, _, error = await run_mover(tmp_path, "a", step)
                 assert code == -signal.SIGKILL, f"{step}: {error}"
             code, _, error = await run_mover(tmp_path, "a")

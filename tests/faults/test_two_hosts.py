@@ -147,6 +147,7 @@ async def run_under_cuts(server: Postgres, folder: Path, cuts: list[tuple[list[i
     assert sorted(stored) == sorted(set(applied)) == sorted(applied), "an event was not applied exactly once"
 
 
+@pytest.mark.torture
 async def test_hosts_recover_when_their_links_to_the_database_heal(server: Postgres, tmp_path: Path) -> None:
     await run_under_cuts(server, tmp_path, [([0], 0.5)])
 

@@ -68,7 +68,7 @@ async def assert_kills_apply_each_event_once(make_inbox: Callable[..., Inbox], d
 async def test_kills_of_workers_under_load_apply_each_event_once(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    await assert_kills_apply_each_event_once(make_inbox, database, 4)
+    await assert_kills_apply_each_event_once(make_inbox, database, 2)
 
 
 @pytest.mark.torture

@@ -131,4 +131,4 @@ async def test_next_process_claims_what_the_last_one_left(database: str, rows: R
         proxy.accept()
         async with make_spooling(through, tmp_path).lifespan():
             await eventually(lambda: rows(EVENTS) == [("github", "evt_1")], "the event is claimed")
-    assert spooled(tmp_path / "spool") == []
+            await eventually(lambda: spooled(tmp_path / "spool") == [], "the spool is empty")

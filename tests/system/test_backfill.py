@@ -15,7 +15,6 @@ from tests.support.waiting import wait_until
 from tests.support.work import claim_and_settle
 
 EVENTS = 1500
-KILLS = 10
 
 COPIES = "SELECT count(*) FROM webhook_receipts WHERE consumer = 'ledger'"
 
@@ -57,9 +56,10 @@ def shop(in_folder: Path, database: str, make_inbox: Callable[..., Inbox]) -> Pa
     return config.parent
 
 
-def test_backfill_that_is_killed_ten_times_gives_the_same_rows(shop: Path, rows: Rows) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.torture)])
+def test_backfill_that_is_killed_again_and_again_gives_the_same_rows(shop: Path, rows: Rows, kills: int) -> None:
     done = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         running = start(shop, "--rate", "200/s")
         try:
             wait_until(lambda: rows(COPIES)[0][0] > done, "the backfill writes receipts")  # noqa: B023

@@ -35,6 +35,7 @@ def test_the_accept_benchmark_measures_the_echo_and_both_databases(tmp_path: Pat
     assert "× echo" in printed
 
 
+@pytest.mark.torture
 def test_the_process_benchmark_handles_single_events_and_batches(tmp_path: Path) -> None:
     options = ["--targets", "single", "batch", "--events", "300", "--rounds", "1"]
     printed, figures = run_benchmark(tmp_path, "bench.process", *options)
@@ -49,6 +50,7 @@ def test_the_events_benchmark_measures_every_page(postgres: Postgres, tmp_path: 
     assert set(durations) == set(events.PAGES) and min(durations.values()) > 0
 
 
+@pytest.mark.torture
 def test_the_email_benchmark_measures_the_receiver_and_the_projection(tmp_path: Path) -> None:
     options = ["--events", "100", "--rounds", "1", "--batch", "20", "--connections", "4"]
     _, figures = run_benchmark(tmp_path, "bench.email", *options)
@@ -65,6 +67,7 @@ def test_the_capacity_benchmark_measures_every_figure_of_the_model(tmp_path: Pat
     assert "what a rate of events needs" in printed
 
 
+@pytest.mark.torture
 def test_the_scale_benchmark_compares_numbers_of_processes(tmp_path: Path) -> None:
     options = ["--processes", "1", "2", "--events", "200", "--seconds", "0.2", "--rounds", "1", "--connections", "8"]
     printed, figures = run_benchmark(tmp_path, "bench.scale", "--only", "accept", "process", *options)

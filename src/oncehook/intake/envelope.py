@@ -96,6 +96,8 @@ def unseal(message: bytes, source: str, keys: KeyRing, *, trusted: bool) -> Enve
         raise Rejected("bad_signature", "the message is not sealed with a key of the key ring")
     try:
         data = base64.b64decode(encoded, validate=True)
+        if base64.b64encode(data) != encoded:  # another text for the same bytes: the receiver writes only one
+            raise ValueError
         if key_id:
             data = keys.decrypt(key_id.decode("ascii"), data, _context(source))
         envelope = _decode(data)

@@ -86,7 +86,7 @@ async def test_locked_receipt_does_not_delay_other_claims(store: Store, database
 
 async def test_claim_on_a_standby_fails_as_read_only(store: Store, database: str) -> None:
     run_sql(database, f"ALTER DATABASE {database.rpartition('/')[2]} SET default_transaction_read_only = on")
-    reader = make_store(Settings(database=database, migrate="never"))
+    reader = make_store(Settings(database=database, migrate="never", claim_timeout=0.5))
     await reader.open()
     with pytest.raises(StoreUnavailable, match="read-only"):
         await reader.claims.insert([make_claim()])

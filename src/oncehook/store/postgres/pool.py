@@ -246,6 +246,7 @@ class PostgresPool:
         `work` must be idempotent.
         """
         pause, deadline = 0.01, self.clock.monotonic() + self.settings.claim_timeout
+        problem: Exception | None = None
         while True:
             remaining = deadline - self.clock.monotonic()
             try:
@@ -255,11 +256,12 @@ class PostgresPool:
                 if error.constraint_name:
                     raise RowRefused(f"PostgreSQL rejected a row: {error.constraint_name}") from error
                 await self.create_partitions()  # today has no partition: this process slept for a week
-                problem: Exception = error
+                problem = error
             except (*CONNECTION_LOST, *RETRYABLE) as error:
                 if getattr(error, "constraint_name", None) == "webhook_keys_pkey":
                     raise KeyTaken("another receipt has one of the event's keys") from error
-                problem = error
+                # The deadline itself says less than the error that led to the retries.
+                problem = problem if problem and isinstance(error, TimeoutError) else error
             except INVALID_ROW as error:
                 raise RowRefused(f"PostgreSQL rejected a row: {type(error).__name__}") from error
             except asyncpg.PostgresError as error:
