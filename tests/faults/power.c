@@ -1,8 +1,8 @@
-/* Loaded before libc (LD_PRELOAD): writes down what a process does to an SQLite file, so that a test can cut the power.
+/* Loaded before libc (LD_PRELOAD): writes down what a process does to its files, so that a test can cut the power.
  *
- * POWER_DATABASE is the file, POWER_JOURNAL gets a record for each write, truncation, removal and sync of it and of its
- * -wal, in the order in which the kernel saw them. A sync has two records: what was written before the first is on disk
- * when the second is there.
+ * POWER_JOURNAL gets a record for each write, truncation, removal and sync, in the order in which the kernel saw them. A
+ * sync has two records: what was written before the first is on disk when the second is there. Recorded are
+ * POWER_DATABASE, an SQLite file, with its -wal; and the files in POWER_FOLDER, with their names and the folder's syncs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,20 +18,34 @@
 #define DESCRIPTORS 4096
 #define NEXT(type, name) ((type)dlsym(RTLD_NEXT, name))
 
-enum { NONE, DATABASE, WAL };
+enum { NONE, DATABASE, WAL, FOLDER, FIRST };
 
 struct __attribute__((packed)) record {
-    char action; /* write, truncate, remove, begin of a sync, end of a sync */
-    uint8_t file;
+    char action; /* write, truncate, remove, begin of a sync, end of a sync, make a file, rename it */
+    uint16_t file;
     int64_t at;
     int64_t size;
 };
 
-static uint8_t file_of[DESCRIPTORS];
+#define FILES 4096
+
+static uint16_t file_of[DESCRIPTORS];
+static char *names[FILES]; /* of the files in the folder */
 static int journal = -1;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
-static uint8_t which(const char *path) {
+static const char *in_folder(const char *path) {
+    const char *folder = getenv("POWER_FOLDER");
+    size_t length = folder ? strlen(folder) : 0;
+    if (!length || strncmp(path, folder, length)) return NULL;
+    return path[length] == '/' ? path + length + 1 : path[length] == 0 ? "" : NULL;
+}
+
+static uint16_t which(const char *path) {
+    const char *name = in_folder(path);
+    if (name && !*name) return FOLDER;
+    for (uint16_t file = FIRST; name && file < FILES; file++)
+        if (names[file] && !strcmp(names[file], name)) return file;
     const char *database = getenv("POWER_DATABASE");
     size_t length = database ? strlen(database) : 0;
     if (!length || strncmp(path, database, length)) return NONE;
@@ -39,7 +53,7 @@ static uint8_t which(const char *path) {
     return strcmp(path + length, "-wal") ? NONE : WAL;
 }
 
-static void append(char action, uint8_t file, int64_t at, const void *data, int64_t size) {
+static void append(char action, uint16_t file, int64_t at, const void *data, int64_t size) {
     struct record head = {action, file, at, size};
     if (journal < 0) {
         int (*real)(const char *, int, ...) = NEXT(int (*)(const char *, int, ...), "open");
@@ -52,11 +66,26 @@ static void append(char action, uint8_t file, int64_t at, const void *data, int6
     free(whole);
 }
 
-static uint8_t watched(int descriptor) {
+static uint16_t watched(int descriptor) {
     return descriptor >= 0 && descriptor < DESCRIPTORS ? file_of[descriptor] : NONE;
 }
 
-static int opened(int descriptor, const char *path) {
+static void make_file(const char *path) {
+    const char *name = in_folder(path);
+    if (!name || !*name || which(path)) return;
+    uint16_t file = FIRST;
+    while (file < FILES && names[file]) file++;
+    if (file == FILES) abort();
+    names[file] = strdup(name);
+    append('m', file, 0, name, strlen(name));
+}
+
+static int opened(int descriptor, const char *path, int flags) {
+    if (descriptor >= 0 && flags & O_CREAT) {
+        pthread_mutex_lock(&turn);
+        make_file(path);
+        pthread_mutex_unlock(&turn);
+    }
     if (descriptor >= 0 && descriptor < DESCRIPTORS) file_of[descriptor] = which(path);
     return descriptor;
 }
@@ -67,7 +96,7 @@ static int opened(int descriptor, const char *path) {
         va_start(more, flags);                                                \
         mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;             \
         va_end(more);                                                         \
-        return opened(NEXT(int (*)(const char *, int, ...), #name)(path, flags, mode), path); \
+        return opened(NEXT(int (*)(const char *, int, ...), #name)(path, flags, mode), path, flags); \
     }
 OPEN(open)
 OPEN(open64)
@@ -79,7 +108,7 @@ int close(int descriptor) {
 
 #define PWRITE(name)                                                          \
     ssize_t name(int descriptor, const void *data, size_t size, off_t at) {   \
-        uint8_t file = watched(descriptor);                                   \
+        uint16_t file = watched(descriptor);                                   \
         if (file) pthread_mutex_lock(&turn);                                  \
         ssize_t done = NEXT(ssize_t (*)(int, const void *, size_t, off_t), #name)(descriptor, data, size, at); \
         if (file && done > 0) append('w', file, at, data, done);              \
@@ -89,9 +118,18 @@ int close(int descriptor) {
 PWRITE(pwrite)
 PWRITE(pwrite64)
 
+ssize_t write(int descriptor, const void *data, size_t size) {
+    uint16_t file = watched(descriptor);
+    if (file) pthread_mutex_lock(&turn);
+    ssize_t done = NEXT(ssize_t (*)(int, const void *, size_t), "write")(descriptor, data, size);
+    if (file && done > 0) append('w', file, lseek(descriptor, 0, SEEK_CUR) - done, data, done);
+    if (file) pthread_mutex_unlock(&turn);
+    return done;
+}
+
 #define FTRUNCATE(name)                                                       \
     int name(int descriptor, off_t size) {                                    \
-        uint8_t file = watched(descriptor);                                   \
+        uint16_t file = watched(descriptor);                                   \
         if (file) pthread_mutex_lock(&turn);                                  \
         int failed = NEXT(int (*)(int, off_t), #name)(descriptor, size);      \
         if (file && !failed) append('t', file, size, NULL, 0);                \
@@ -101,7 +139,7 @@ PWRITE(pwrite64)
 FTRUNCATE(ftruncate)
 FTRUNCATE(ftruncate64)
 
-static void note_sync(char action, uint8_t file) {
+static void note_sync(char action, uint16_t file) {
     pthread_mutex_lock(&turn);
     append(action, file, 0, NULL, 0);
     pthread_mutex_unlock(&turn);
@@ -109,7 +147,7 @@ static void note_sync(char action, uint8_t file) {
 
 #define SYNC(name)                                                            \
     int name(int descriptor) {                                                \
-        uint8_t file = watched(descriptor);                                   \
+        uint16_t file = watched(descriptor);                                   \
         if (file) note_sync('b', file);                                       \
         int failed = NEXT(int (*)(int), #name)(descriptor);                   \
         if (file && !failed) note_sync('e', file);                            \
@@ -119,8 +157,22 @@ SYNC(fsync)
 SYNC(fdatasync)
 
 int unlink(const char *path) {
-    uint8_t file = which(path);
+    uint16_t file = which(path);
     int failed = NEXT(int (*)(const char *), "unlink")(path);
     if (file && !failed) note_sync('r', file);
+    if (file >= FIRST && !failed) names[file] = NULL;
+    return failed;
+}
+
+int rename(const char *path, const char *to) {
+    uint16_t file = which(path);
+    const char *name = in_folder(to);
+    pthread_mutex_lock(&turn);
+    int failed = NEXT(int (*)(const char *, const char *), "rename")(path, to);
+    if (file >= FIRST && name && !failed) {
+        names[file] = strdup(name);
+        append('n', file, 0, name, strlen(name));
+    }
+    pthread_mutex_unlock(&turn);
     return failed;
 }

@@ -1,4 +1,4 @@
-"""An SQLite file as a power cut leaves it: synced writes are there, and of the others any part may be."""
+"""Files as a power cut leaves them: synced writes and names are there, and of the others any part may be."""
 
 import random
 import struct
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-RECORD = struct.Struct("<cBqq")
+RECORD = struct.Struct("<cHqq")
+FOLDER = 3
 SECTOR = 512
 LEFT = ("nothing", "some writes", "torn writes", "everything")
 """Which writes without a sync may survive."""
@@ -36,8 +37,8 @@ def read_journal(path: Path) -> Iterator[Step]:
     journal, start = path.read_bytes(), 0
     while start + RECORD.size <= len(journal):
         action, file, at, size = RECORD.unpack_from(journal, start)
-        start += RECORD.size + (size if action == b"w" else 0)
-        yield Step(start, action.decode(), file, at, journal[start - size : start] if action == b"w" else b"")
+        start += RECORD.size + size
+        yield Step(start, action.decode(), file, at, journal[start - size : start])
 
 
 @dataclass
@@ -81,3 +82,44 @@ def apply(file: bytearray, step: Step) -> None:
     else:
         file.extend(bytes(max(0, step.at + len(step.data) - len(file))))
         file[step.at : step.at + len(step.data)] = step.data
+
+
+class Folder:
+    """The files of a folder. A name is durable after a sync of the folder, and contents after a sync of their file."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, Disk] = {}
+        self.names: dict[int, str] = {}
+        self.unsynced: list[Step] = []
+        self.syncing: list[int] = []
+
+    def do(self, step: Step) -> None:
+        if step.file == FOLDER and step.action == "b":
+            self.syncing.append(len(self.unsynced))
+        elif step.file == FOLDER and step.action == "e":
+            covered = self.syncing.pop(0)
+            for done in self.unsynced[:covered]:
+                _name(self.names, done)
+            self.unsynced = self.unsynced[covered:]
+            self.syncing = [max(0, count - covered) for count in self.syncing]
+        elif step.action in "mnr":
+            self.unsynced.append(step)
+            if step.action == "m":
+                self.files[step.file] = Disk()
+        elif step.file in self.files:
+            self.files[step.file].do(step)
+
+    def after_a_cut(self, left: str, chance: random.Random) -> dict[str, bytes]:
+        """The contents by name. Changes of names survive in their order, as a journaling file system keeps them."""
+        names = dict(self.names)
+        survive = {"nothing": 0, "everything": len(self.unsynced)}.get(left, chance.randint(0, len(self.unsynced)))
+        for step in self.unsynced[:survive]:
+            _name(names, step)
+        return {name: self.files[file].after_a_cut(left, chance) for file, name in names.items()}
+
+
+def _name(names: dict[int, str], step: Step) -> None:
+    if step.action == "r":
+        names.pop(step.file, None)
+    else:
+        names[step.file] = step.data.decode()
