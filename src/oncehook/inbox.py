@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.configuration import Configuration, check_settable, load, read_consumer, read_source, read_table
@@ -33,8 +34,10 @@ from oncehook.providers.source import Source
 from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
 from oncehook.runtime.backfills import plan_for
+from oncehook.runtime.gateway import Gateway
 from oncehook.runtime.managed_sources import managed_horizons
 from oncehook.runtime.pruning import prune_all
+from oncehook.runtime.rebuild import Addition, rebuild
 from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 
     from oncehook.email import Email
     from oncehook.web.mounted import MountedDashboard
+
+T = TypeVar("T")
 
 
 class Inbox(Registration):
@@ -90,14 +95,17 @@ class Inbox(Registration):
             certificates=certificates or Certificates(),
             engine=engine,
         )
+        self._engine = engine
+        self._additions: list[Addition] = []  # sources and consumers, for a process that is forked while this one runs
         super().__init__(self._runtime.handlers, self._runtime.effects, self._runtime.canonicals)
         self._receive = self._runtime.reception.asgi
         self._dashboard: MountedDashboard | None = None
+        self._gateway = Gateway(self)
         if database is None or config is not None:
             for name, source in configuration.sources.items():
-                self._runtime.add_source(name, source, in_file=True)
+                self._add(partial(Runtime.add_source, name=name, settings=source, in_file=True))
             for name, consumer in configuration.consumers.items():
-                self._runtime.add_consumer(name, consumer, in_file=True)
+                self._add(partial(Runtime.add_consumer, name=name, settings=consumer, in_file=True))
 
     def source(
         self,
@@ -124,7 +132,7 @@ class Inbox(Registration):
         values = secrets if isinstance(secrets, str) else list(secrets)  # read_source rejects a plain string
         has_tenants: SourceOptions = {} if secrets_for is None else {"tenants": True}
         parsed = read_source(name, {"secrets": values, **has_tenants, **settings})
-        return self._runtime.add_source(name, parsed, secrets_for=secrets_for)
+        return self._add(partial(Runtime.add_source, name=name, settings=parsed, secrets_for=secrets_for))
 
     def consumer(self, name: str, **settings: Unpack[ConsumerOptions]) -> None:
         """Set the options of a consumer, or add one that forwards its events.
@@ -134,7 +142,20 @@ class Inbox(Registration):
 
             inbox.consumer("ledger", concurrency=4, rate="50/s")
         """
-        self._runtime.add_consumer(name, read_consumer(name, settings))
+        self._add(partial(Runtime.add_consumer, name=name, settings=read_consumer(name, settings)))
+
+    def _add(self, addition: Callable[[Runtime], T]) -> T:
+        added = addition(self._runtime)
+        self._additions.append(addition)
+        return added
+
+    def _own_runtime(self) -> Runtime:
+        """Return the runtime. If this process was forked while it ran, build another one first."""
+        if self._runtime.lifecycle.is_inherited:
+            self._runtime = rebuild(self._runtime, self._additions, self._engine)
+            super().__init__(self._runtime.handlers, self._runtime.effects, self._runtime.canonicals)
+            self._receive = self._runtime.reception.asgi
+        return self._runtime
 
     @property
     def email(self) -> "Email":
@@ -323,6 +344,17 @@ class Inbox(Registration):
     async def metrics(self) -> bytes:
         """Return the metrics of this process and of the database in Prometheus' text format, for your `/metrics`."""
         return await self._runtime.metrics_exporter.text()
+
+    @property
+    def wsgi(self) -> Gateway:
+        """The inbox as a WSGI app, which you mount in yours.
+
+        The first request in each process starts the inbox there, in a thread with its own event loop. It stops when
+        the process exits. See `start` and `stop` of the app.
+
+            app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/webhooks": inbox.wsgi})
+        """
+        return self._gateway
 
     # -- ASGI -----------------------------------------------------------------------------------------------------
 

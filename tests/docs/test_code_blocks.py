@@ -70,7 +70,9 @@ def test_python_block_runs_without_changes(
     if "inbox.dashboard" in code:
         (in_folder / "oncehook.toml").write_text(f'[dashboard.tokens.ci]\ntoken = "{hash_token("any")}"\n')
     exec(compile(code, "docs", "exec"), names)
-    if "app" in names:
+    if "inbox.wsgi" in code or "integrations.flask" in code:
+        assert_wsgi_sources_accept_events(names["app"], names["inbox"])
+    elif "app" in names:
         asyncio.run(assert_sources_accept_events(names["app"], names["inbox"]))
 
 
@@ -100,6 +102,21 @@ async def assert_sources_accept_events(app: Any, inbox: Inbox) -> None:
             assert (first.status_code, first.json()["status"]) == (202, "accepted")
             assert (second.status_code, second.json()["status"]) == (200, "duplicate")
             await assert_processed(inbox, first.json()["receipt"])
+
+
+def assert_wsgi_sources_accept_events(app: Any, inbox: Inbox) -> None:
+    """The same for an inbox that is mounted in a WSGI app."""
+    try:
+        with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test") as client:
+            for name, source in inbox._runtime.sources.items():
+                sample = compose(source.provider, "invoice.paid", key_pair(name)[0], now=SYSTEM.now())
+                first, second = [
+                    client.post(f"/webhooks/{name}", content=sample.body, headers=sample.headers) for _ in range(2)
+                ]
+                assert (first.status_code, second.status_code) == (202, 200), (first.text, second.text)
+                inbox.wsgi.thread.run(assert_processed(inbox, first.json()["receipt"]))
+    finally:
+        inbox.wsgi.stop()
 
 
 async def assert_processed(inbox: Inbox, number: int) -> None:

@@ -53,6 +53,12 @@ async def test_a_client_that_disconnects_before_its_body_is_complete_leaves_no_r
     assert rows(COUNT) == [(0,)]
 
 
+async def test_a_body_without_its_declared_length_is_rejected(inbox: Inbox, rows: Rows) -> None:
+    body = stripe_body()
+    answer = await post(inbox, "stripe", body, {**stripe_headers(body), "Content-Length": "7"})
+    assert answer.outcome == (400, "malformed") and rows(COUNT) == [(0,)]
+
+
 async def test_a_rejection_sample_has_the_names_of_the_query(inbox: Inbox, rows: Rows) -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"{}"}

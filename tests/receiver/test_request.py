@@ -9,6 +9,7 @@ from oncehook import Inbox
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.serve import Wire, assert_read, connected, request, served
 from tests.support.waiting import eventually, let_time_pass
+from tests.support.wsgi import served_by_werkzeug
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("database", ["sqlite"], indirect=True)]
 
@@ -33,10 +34,17 @@ def signed(body: bytes = BODY, **headers: str) -> dict[str, str]:
     return {**stripe_headers(body), **{name.replace("_", "-"): value for name, value in headers.items()}}
 
 
+both_adapters = pytest.mark.parametrize("port", ["asgi", "wsgi"], indirect=True)
+
+
 @pytest.fixture
-async def port(make_inbox: Callable[..., Inbox]) -> AsyncIterator[int]:
+async def port(request: pytest.FixtureRequest, make_inbox: Callable[..., Inbox]) -> AsyncIterator[int]:
     inbox = make_inbox(receive_timeout="400ms", max_body="20kB")
     inbox.source("stripe", secrets=["whsec_test"])
+    if getattr(request, "param", "asgi") == "wsgi":
+        with served_by_werkzeug(inbox) as port:
+            yield port
+        return
     async with served(inbox) as port:
         yield port
 
@@ -47,12 +55,14 @@ async def wire(port: int) -> AsyncIterator[Wire]:
         yield wire
 
 
+@both_adapters
 async def test_a_body_with_a_content_length_is_accepted(wire: Wire, rows: Rows) -> None:
     await wire.say(request(PATH, signed(), BODY))
     assert (await wire.answer()).outcome == (202, "accepted")
     assert rows(BODIES) == [(BODY,)]
 
 
+@both_adapters
 async def test_a_chunked_body_is_stored_byte_for_byte(wire: Wire, rows: Rows) -> None:
     parts = [BODY[:1], BODY[1:2], BODY[2:200], BODY[200:]]
     await wire.say(request(PATH, signed(Transfer_Encoding="chunked"), None), *chunked(*parts))
@@ -102,12 +112,15 @@ async def test_deliveries_share_a_connection_sequentially_and_pipelined(wire: Wi
     assert rows(COUNT) == [(7,)]
 
 
+@both_adapters
 @pytest.mark.parametrize("missing", [1, 100, len(BODY)])
 async def test_a_body_shorter_than_its_length_leaves_no_receipt(port: int, rows: Rows, missing: int) -> None:
     async with connected(port) as wire:
         await wire.say(request(PATH, signed(Content_Length=str(len(BODY))), None), BODY[:-missing])
         wire.writer.write_eof()
-        assert await wire.is_closed()
+        async with asyncio.timeout(30):
+            answer = await wire.reader.read()
+        assert answer == b"" or b" 400 " in answer.splitlines()[0]  # WSGI always answers
     async with connected(port) as wire:  # when this has its response, the first one was handled
         await wire.say(request(PATH, signed(), BODY))
         assert (await wire.answer()).outcome == (202, "accepted")
@@ -149,6 +162,7 @@ async def test_a_request_with_contradictory_lengths_gets_400_and_leaves_no_recei
     assert rows(COUNT) == [(0,)]
 
 
+@both_adapters
 async def test_an_incomplete_chunked_body_leaves_no_receipt(port: int, rows: Rows) -> None:
     async with connected(port) as wire:
         await wire.say(request(PATH, signed(Transfer_Encoding="chunked"), None), *chunked(BODY)[:-1])
@@ -159,6 +173,7 @@ async def test_an_incomplete_chunked_body_leaves_no_receipt(port: int, rows: Row
     assert rows(COUNT) == [(1,)]
 
 
+@both_adapters
 async def test_a_body_that_stops_half_way_times_out_and_leaves_no_receipt(wire: Wire, rows: Rows) -> None:
     await wire.say(request(PATH, signed(Content_Length=str(len(BODY))), None), BODY[:-1])
     answer = await wire.answer()
@@ -168,6 +183,7 @@ async def test_a_body_that_stops_half_way_times_out_and_leaves_no_receipt(wire: 
     assert rows(COUNT) == [(0,)]
 
 
+@both_adapters
 async def test_a_body_that_arrives_byte_by_byte_times_out(wire: Wire, rows: Rows) -> None:
     await wire.say(request(PATH, signed(Content_Length=str(len(BODY))), None))
 
@@ -183,23 +199,27 @@ async def test_a_body_that_arrives_byte_by_byte_times_out(wire: Wire, rows: Rows
     assert rows(COUNT) == [(0,)]
 
 
+@both_adapters
 async def test_a_slow_sender_does_not_delay_other_senders(port: int, rows: Rows) -> None:
     async with connected(port) as slow, connected(port) as quick:
         await slow.say(request(PATH, signed(Content_Length=str(len(BODY))), None), BODY[:10])
         await quick.say(request(PATH, signed(), BODY))
         assert (await quick.answer()).outcome == (202, "accepted")
         assert (await slow.answer()).outcome == (408, "timeout")
+    async with connected(port) as quick:
         await quick.say(request(PATH, signed(), BODY))
         assert (await quick.answer()).outcome == (200, "duplicate")
     assert rows(COUNT) == [(1,)]
 
 
+@both_adapters
 async def test_a_content_length_over_the_limit_is_rejected_before_the_body(wire: Wire) -> None:
     await wire.say(request(PATH, signed(Content_Length="20001"), None))
     assert (await wire.answer()).outcome == (413, "too_large")
     assert await wire.is_closed()
 
 
+@both_adapters
 async def test_a_chunked_body_is_rejected_at_the_limit_while_it_streams(wire: Wire, rows: Rows) -> None:
     await wire.say(request(PATH, signed(Transfer_Encoding="chunked"), None))
     piece = b"1000\r\n" + b"x" * 4096 + b"\r\n"
@@ -236,6 +256,7 @@ async def test_a_client_that_disconnects_before_the_commit_does_not_affect_other
     assert rows("SELECT count(*) FROM webhook_receipts WHERE event_id LIKE 'evt_stays%'") == [(20,)]
 
 
+@both_adapters
 async def test_a_client_that_disconnects_after_its_body_has_its_event_recorded(port: int, rows: Rows) -> None:
     for number in range(10):
         body = stripe_body(f"evt_{number}")
@@ -245,6 +266,7 @@ async def test_a_client_that_disconnects_after_its_body_has_its_event_recorded(p
     await eventually(lambda: rows(COUNT) == [(10,)], "all ten events are recorded")
 
 
+@both_adapters
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_only_post_delivers(wire: Wire, method: str) -> None:
     await wire.say(request(PATH, {}, b"", method=method))
@@ -253,11 +275,12 @@ async def test_only_post_delivers(wire: Wire, method: str) -> None:
     assert answer.headers["allow"] == "POST"
 
 
-async def test_a_trailing_slash_is_accepted_without_a_redirect(wire: Wire, rows: Rows) -> None:
-    await wire.say(request(PATH + "/", signed(), BODY))
-    assert (await wire.answer()).status == 202
-    await wire.say(request(PATH + "?a=b", signed(), BODY))
-    assert (await wire.answer()).status == 200
+@both_adapters
+async def test_a_trailing_slash_is_accepted_without_a_redirect(port: int, rows: Rows) -> None:
+    for path, status in ((PATH + "/", 202), (PATH + "?a=b", 200)):
+        async with connected(port) as wire:
+            await wire.say(request(path, signed(), BODY))
+            assert (await wire.answer()).status == status
     assert rows("SELECT source FROM webhook_receipts") == [("stripe",)]
 
 

@@ -22,7 +22,7 @@ from oncehook.testing import DeliveryResponse, deliver, post
 from tests.support.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.support.servers import Postgres
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("adapter")]
 
 
 COUNT = "SELECT count(*) FROM webhook_receipts"
@@ -187,7 +187,6 @@ REJECTIONS: dict[str, tuple[str, dict[str, str], int, str]] = {
     "a multipart body": ("stripe", {"Content-Type": "Multipart/form-data; b=x"}, 415, "unsupported_media_type"),
     "a length that is no number": ("stripe", {"Content-Length": "5, 5"}, 400, "malformed"),
     "a length too large": ("stripe", {"Content-Length": str(2**20 + 1)}, 413, "too_large"),
-    "a length that is not the body's": ("stripe", {"Content-Length": "7"}, 400, "malformed"),
 }
 
 

@@ -17,7 +17,7 @@ from oncehook.testing import DeliveryResponse, deliver, post
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.serve import served
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("adapter")]
 
 
 COUNT = "SELECT count(*) FROM webhook_receipts"

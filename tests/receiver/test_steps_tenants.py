@@ -16,7 +16,11 @@ from oncehook.web.app import Service
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import connected, request, served
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("database", ["sqlite"], indirect=True)]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("adapter"),
+    pytest.mark.parametrize("database", ["sqlite"], indirect=True),
+]
 
 SECRETS = {"acme": ["whsec_acme"], "other": ["whsec_other", "whsec_next"]}
 

@@ -240,6 +240,11 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "dashboard_failed": ("error", "A bug in Oncehook's dashboard. Please report it."),
     # The process.
     "started": ("info", "The inbox is ready to accept deliveries."),
+    "start_failed": (
+        "error",
+        "The first request of a WSGI process could not start the inbox. Requests get 503, and the next one after 5 s "
+        "tries again.",
+    ),
     "replica_used": ("info", "The dashboard reads from `read_database` again."),
     "replica_not_used": (
         "warning",

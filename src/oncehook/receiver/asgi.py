@@ -4,6 +4,7 @@ import asyncio
 
 from oncehook.model.delivery import Delivery
 from oncehook.providers.source import Source
+from oncehook.receiver.ack import Response
 from oncehook.receiver.request import (
     BodyReadLimits,
     ClientDisconnected,
@@ -32,6 +33,12 @@ class AsgiReceiver:
 
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request to the address of source `name`: once, or not at all if the client disconnects."""
+        response = await self.answer(name, scope, receive)
+        if response is not None:
+            await respond(send, response)
+
+    async def answer(self, name: str, scope: Scope, receive: Receive) -> Response | None:
+        """Return the response to one request to the address of source `name`, or None if the client disconnects."""
 
         async def complete(source: Source, delivery: Delivery) -> None:
             if source.proxies is not None:
@@ -40,12 +47,11 @@ class AsgiReceiver:
 
         try:
             check_head(scope)
-            response = await self.receiver.receive(name, make_delivery(scope), complete)
+            return await self.receiver.receive(name, make_delivery(scope), complete)
         except RequestRejected as error:
-            response = self.receiver.errors.respond(name, error)
+            return self.receiver.errors.respond(name, error)
         except ClientDisconnected:
-            return
-        await respond(send, response)
+            return None
 
 
 def make_delivery(scope: Scope) -> Delivery:

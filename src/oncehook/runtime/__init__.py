@@ -144,8 +144,8 @@ class Runtime:
         self._background = BackgroundTasks(self)
         self.parts: list[Part] = []
         self.work_queue: WorkQueue | None = None
-        self._companions: list[Companion] = []
-        self._lifecycle = Lifecycle(open=self._open, close=self._close)
+        self.companions: list[Companion] = []
+        self.lifecycle = Lifecycle(open=self._open, close=self._close)
         self._store_is_open = False
         self._deadline = Deadline()
         self.shards = make_shards(self)
@@ -254,38 +254,38 @@ class Runtime:
 
     @property
     def is_running(self) -> bool:
-        return self._lifecycle.is_running
+        return self.lifecycle.is_running
 
     def attach(self, companion: Companion) -> None:
         """Start and stop `companion` with this inbox if it is mounted in an app. Start it now if the inbox runs."""
-        self._companions.append(companion)
+        self.companions.append(companion)
         if self.is_running and self.is_mounted:
             companion.start()
 
     async def start(self) -> None:
         """Open the store and accept deliveries. If another call is starting the inbox, wait for it."""
-        await self._lifecycle.start()
+        await self.lifecycle.start()
 
     async def stop(self) -> None:
         """Finish running work, write queued data and close the store. The store is closed even if this is cancelled."""
-        await self._lifecycle.stop()
+        await self.lifecycle.stop()
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
         """A context manager that starts the inbox, and stops it even if the block is cancelled."""
-        return self._lifecycle.lifespan()
+        return self.lifecycle.lifespan()
 
     async def _open(self) -> None:
         self.readiness.reset()
         try:
             self.load_secrets()
-            for companion in self._companions if self.is_mounted else ():
+            for companion in self.companions if self.is_mounted else ():
                 companion.start()
             check_configuration(self)
             await self._open_store()
             self.reception.start()
             await self._start_parts()
         except BaseException:
-            await stop_all(self._companions)
+            await stop_all(self.companions)
             raise
         self.settings_watch.start()
         log_warnings(self)
@@ -347,7 +347,7 @@ class Runtime:
         await self.settings_watch.stop()
         await self._background.stop()
         await stop_parts(self.parts)
-        await stop_all(self._companions)
+        await stop_all(self.companions)
         await self.roster.stop()
         await self.stop_work()
         await self._stop_heartbeat()

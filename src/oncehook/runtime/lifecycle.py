@@ -1,6 +1,7 @@
 """Starts and stops an inbox that several callers share: the first start opens it, the last stop closes it."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -14,6 +15,7 @@ class Lifecycle:
         self._open = open
         self._close = close
         self._starts = 0
+        self._process = 0  # of the first start
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
 
@@ -22,11 +24,17 @@ class Lifecycle:
         """True from the beginning of the first start to the beginning of the last stop."""
         return self._starts > 0
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it runs in the parent of this process, which was forked."""
+        return self.is_running and self._process != os.getpid()
+
     async def start(self) -> None:
         async with self._transition_lock():
             self._starts += 1
             if self._starts > 1:
                 return
+            self._process = os.getpid()
             try:
                 await self._open()
             except BaseException:

@@ -1,0 +1,188 @@
+"""A thread with an event loop in which an inbox runs, for processes that have none: WSGI apps and scripts.
+
+The thread belongs to one process. It stops the inbox before the process exits.
+"""
+
+import asyncio
+import atexit
+import os
+import selectors
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.errors import ConfigurationError, OncehookError, StoreUnavailable
+from oncehook.observability import signals
+from oncehook.receiver.handover import Handover
+
+if TYPE_CHECKING:
+    from oncehook.runtime import Runtime
+
+T = TypeVar("T")
+
+
+RETRY_SECONDS = 5.0
+"""After a start that failed, requests get 503 for this time. The next one after it starts the inbox again."""
+
+
+class LoopThread:
+    """Runs an inbox in a thread, from `start` to `stop`. It can be started again."""
+
+    def __init__(self, make_runtime: "Callable[[], Runtime]", inherited: "Sequence[LoopThread]" = ()) -> None:
+        self._make_runtime = make_runtime
+        self._inherited = inherited  # of the process that was forked
+        self.handover: Handover | None = None  # while the inbox runs
+        self.process = os.getpid()
+        self._transition = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._is_stopped = False
+        self._failed_at = float("-inf")
+        at_exit(self._stop_at_exit)
+
+    def start(self) -> Handover:
+        """Start the inbox, unless it runs already. Raises what its start raises."""
+        with self._transition:
+            self._is_stopped = False
+            return self._start()
+
+    def start_for_request(self) -> Handover | None:
+        """Start the inbox, unless it runs already. Returns None if it was stopped, or cannot start now."""
+        with self._transition:
+            if self._is_stopped or SYSTEM.monotonic() < self._failed_at + RETRY_SECONDS:
+                return None
+            try:
+                return self._start()
+            except Exception as error:
+                self._failed_at = SYSTEM.monotonic()
+                signals.emit("start_failed", detail=str(error) if isinstance(error, OncehookError) else repr(error))
+                return None
+
+    def stop(self) -> None:
+        """Stop the inbox: requests and handlers that run get `stop_grace`. Does nothing if it does not run."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("the event loop of the inbox cannot wait for its own end: stop it from another thread")
+        with self._transition:
+            self._is_stopped, self.handover = True, None
+            self._end()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the event loop of the inbox, and return its result."""
+        loop = self._loop
+        if self.handover is None or loop is None:
+            coroutine.close()
+            raise StoreUnavailable("the inbox does not run")
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    def _start(self) -> Handover:
+        if self.handover is not None:
+            return self.handover
+        check_threads()
+        for former in self._inherited:
+            former.disconnect()
+        runtime = self._make_runtime()
+        if runtime.is_running:
+            raise ConfigurationError(
+                "the inbox already runs in another event loop of this process: use it there, or stop it first"
+            )
+        started: Future[Handover] = Future()
+        self._thread = threading.Thread(target=self._run, args=(runtime, started), name="oncehook-loop", daemon=True)
+        self._thread.start()
+        try:
+            self.handover = started.result()
+        except BaseException:
+            self._end()
+            raise
+        return self.handover
+
+    def _end(self) -> None:
+        loop, stopping, thread = self._loop, self._stopping, self._thread
+        if loop is not None and stopping is not None:
+            with suppress(RuntimeError):  # it has ended already
+                loop.call_soon_threadsafe(stopping.set)
+        if thread is not None:
+            thread.join()
+        self._loop = self._stopping = self._thread = None
+
+    def disconnect(self) -> None:
+        """Close the connections of an inherited loop in this process only. Those of the parent stay open.
+
+        Their numbers then stand for the null device: the objects that have them can be deleted without an effect.
+        """
+        selector, self._selector = self._selector, None
+        numbers = [] if selector is None else [key.fd for key in (selector.get_map() or {}).values()]
+        if hasattr(selectors, "EpollSelector") and isinstance(selector, selectors.EpollSelector):
+            numbers.append(selector.fileno())  # parent and child share it
+        with Path(os.devnull).open("r+b", buffering=0) as null:
+            for number in numbers:
+                os.dup2(null.fileno(), number)
+
+    def _stop_at_exit(self) -> None:
+        if self.process == os.getpid():  # a forked child has no such thread
+            self.stop()
+
+    # -- in the thread --------------------------------------------------------------------------------------------
+
+    def _run(self, runtime: "Runtime", started: "Future[Handover]") -> None:
+        try:
+            with asyncio.Runner(loop_factory=self._make_loop) as runner:
+                runner.run(self._serve(runtime, started))
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+            elif isinstance(error, Exception):
+                signals.log_background_failure("loop thread", error)
+
+    def _make_loop(self) -> asyncio.AbstractEventLoop:
+        self._selector = selectors.DefaultSelector()
+        return asyncio.SelectorEventLoop(self._selector)
+
+    async def _serve(self, runtime: "Runtime", started: "Future[Handover]") -> None:
+        settings = runtime.settings
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        async with runtime.lifespan():
+            handover = Handover(
+                runtime.reception.asgi, self._loop, limit=settings.intake_limit, patience=settings.claim_timeout
+            )
+            handover.start()
+            started.set_result(handover)
+            await self._stopping.wait()
+            await handover.close(settings.stop_grace)
+
+
+def at_exit(function: Any) -> None:
+    """Call a function when the process exits, while it can still use threads.
+
+    `atexit` calls too late: the thread pools of Python accept no more work then, and closing a store needs them.
+    """
+    register = getattr(threading, "_register_atexit", atexit.register)
+    with suppress(RuntimeError):  # the process is exiting
+        register(function)
+
+
+def check_threads() -> None:
+    """Raise ConfigurationError if this process has no real threads in which an event loop can run."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if (gevent is not None and gevent.is_module_patched("threading")) or (
+        eventlet is not None and eventlet.is_monkey_patched("thread")
+    ):
+        raise ConfigurationError(
+            "gevent or eventlet has replaced the threads of this process, and an inbox needs real ones: use threads "
+            "in your server, such as `gunicorn --worker-class gthread`, or run `oncehook serve` as a second service"
+        )
+    uwsgi: Any = sys.modules.get("uwsgi")
+    if uwsgi is not None and not {"enable-threads", "threads"} & {_text(name) for name in uwsgi.opt}:
+        raise ConfigurationError(
+            "uWSGI runs without threads, so the event loop of the inbox would stand still: set `enable-threads = true`"
+        )
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode("latin-1")
