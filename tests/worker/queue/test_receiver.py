@@ -60,5 +60,6 @@ async def test_garbage_in_the_queue_is_deleted(
         await send(inbox, "evt_1")
         await eventually(receipts_are(rows, "processed", 1))
     assert calls == ["evt_1"]
-    assert [line for line, _ in emitted].count("queue_message_ignored") == len(GARBAGE)
+    ignored = {fields["message_id"] for line, fields in emitted if line == "queue_message_ignored"}
+    assert len(ignored) == len(GARBAGE), "each is logged; SQS may deliver one of them twice"
     assert "background_failed" not in dict(emitted)
