@@ -2,10 +2,11 @@
 PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
+PIP := $(BIN)/pip install -q --require-hashes
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: run shop test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale docs clean
+.PHONY: help run shop programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale docs lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,8 +33,12 @@ run: .venv/installed
 shop: .venv/ready-for-tests
 	$(BIN)/python -m examples.shop $(PORT)
 
-test: check
+test: programs check
 	$(BIN)/python -m pytest -n 5 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
+
+# The one step that may install server programs, and that needs root for it.
+programs: .venv/ready-for-tests
+	$(BIN)/python -m tests.support.program_setup
 
 test-unit: .venv/ready-for-tests
 	$(BIN)/python -m pytest -q -m unit $(ARGS)
@@ -44,13 +49,13 @@ test-changed: .venv/ready-for-tests
 	  else echo "$$tests" | tr ' ' '\n'; $(BIN)/python -m pytest -q $(ARGS) $$tests; fi
 
 # Without the tests that measuring itself changes: which modules an import loads, and a time.
-coverage: .venv/ready-for-tests
+coverage: programs
 	$(BIN)/python -m pytest -n 5 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json \
 	  --deselect tests/system/test_import.py \
 	  --deselect tests/providers/test_verify.py::test_verify_takes_at_most_the_time_of_three_hmacs $(ARGS)
 	$(BIN)/python -m tests.support.coverage_report coverage.json
 
-test-plain: .venv/ready-for-tests
+test-plain: programs
 	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 5 --dist loadgroup -q $(ARGS)
 
 # The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: the code that depends on the internals of other libraries.
@@ -63,7 +68,7 @@ test-lowest test-newest: test-%:
 	$(PYTHON) -m venv --clear .venv-$*
 	$(PYTHON) -m tests.support.versions $* > .venv-$*/requirements.txt
 	.venv-$*/bin/pip install -q -r .venv-$*/requirements.txt -e '.[postgres,sqlalchemy,otel]'
-	.venv-$*/bin/python -m tests.support.programs
+	.venv-$*/bin/python -m tests.support.program_setup
 	.venv-$*/bin/pip freeze --exclude-editable
 	.venv-$*/bin/python -m pytest -q $(VERSION_TESTS) $(ARGS)
 
@@ -74,26 +79,36 @@ check: .venv/ready-for-tests
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-torture: .venv/ready-for-tests
+torture: programs
 	$(BIN)/python -m pytest -q -m torture --torture -o timeout=3600 $(ARGS)
 
 bench: bench-accept bench-process bench-email bench-scale
 
-bench-accept: .venv/ready-for-tests
+bench-accept: programs
 	$(BIN)/python -m bench.accept $(ARGS)
 	$(BIN)/python -m bench.events
 
-bench-process: .venv/ready-for-tests
+bench-process: programs
 	$(BIN)/python -m bench.process $(ARGS)
 
-bench-scale: .venv/ready-for-tests
+bench-scale: programs
 	$(BIN)/python -m bench.scale $(ARGS)
 
-bench-email: .venv/ready-for-tests
+bench-email: programs
 	$(BIN)/python -m bench.email $(ARGS)
 
 docs: .venv/ready-for-tests
 	$(BIN)/python -m docs.generate
+
+# The locks of requirements/: UPGRADE=--upgrade for the newest versions, or UPGRADE="--upgrade-package NAME" for one.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+  --no-emit-index-url --no-header $(UPGRADE)
+lock: .venv/ready-for-tests
+	$(COMPILE) pyproject.toml -o requirements/run.txt
+	$(COMPILE) requirements/build.in -c requirements/run.txt -o requirements/build.txt
+	$(COMPILE) pyproject.toml --all-extras requirements/dev.in -c requirements/run.txt -c requirements/build.txt -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra postgres --extra otel -c requirements/dev.txt -o requirements/image.txt
+	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean:
 	rm -rf .venv .venv-bench .venv-lowest .venv-newest dist build
@@ -103,11 +118,11 @@ clean:
 	  { echo "Oncehook needs Python 3.11 or later; $(PYTHON) is older. Try: make run PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml requirements/run.txt
-	$(BIN)/pip install -q -r requirements/run.txt -e .
+.venv/installed: .venv/bin/python pyproject.toml requirements/run.txt requirements/build.txt
+	$(PIP) -r requirements/run.txt -r requirements/build.txt
+	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/ready-for-tests: .venv/installed requirements/dev.txt
-	$(BIN)/pip install -q -r requirements/dev.txt -e '.[postgres,sqlalchemy]'
-	$(BIN)/python -m tests.support.programs
+	$(PIP) -r requirements/dev.txt
 	@touch $@

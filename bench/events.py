@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 
 from oncehook.web.auth import hash_token
-from tests.support import programs
 from tests.support.serve import Process, write_config
 from tests.support.servers import Postgres, run_sql
 
@@ -47,7 +46,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="oncehook-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        programs.install_missing(["postgres"])
         server = Postgres(folder / "cluster").start()
         try:
             report({size: measure(server, folder, size) for size in sizes})

@@ -86,7 +86,9 @@ def peer_python(console: Console) -> Path:
     if not installed.exists() or installed.read_text() != requirements.read_text():
         console.print("installing PgQueuer into .venv-bench …", highlight=False)
         venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", requirements], check=True, cwd=ROOT)
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "--require-hashes", "-r", requirements], check=True, cwd=ROOT
+        )
         installed.write_text(requirements.read_text())
     return python
 

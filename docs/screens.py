@@ -150,7 +150,6 @@ def spread_over_an_hour(database: str) -> None:
 
 def take_screenshots(port: int) -> None:
     with sync_playwright() as playwright:
-        programs.install_missing(["chromium"])
         browser = playwright.chromium.launch(executable_path=programs.find("chromium"), args=["--no-sandbox"])
         for name, path, scheme, height in SCREENS:
             page = browser.new_page(

@@ -24,7 +24,7 @@ from oncehook.config.settings import Settings
 from oncehook.observability import signals
 from oncehook.store import make_store
 from oncehook.store.store import Store
-from tests.support import markers
+from tests.support import markers, programs
 from tests.support.aws import Moto
 from tests.support.command_line import Ran, Run
 from tests.support.events import Rows
@@ -85,6 +85,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if "torture" in item.keywords]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if "torture" not in item.keywords]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if summary := programs.missing_summary([str(report.longrepr) for report in skipped]):
+        terminalreporter.section("programs are missing", red=True, bold=True)
+        terminalreporter.line(summary, red=True, bold=True)
 
 
 @pytest.fixture(scope="session")

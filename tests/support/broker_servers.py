@@ -120,7 +120,7 @@ class RedisServer(Server):
             "appendfsync": "always",
             "save": "",
         }
-        return [str(programs.find("redis-server")), *(f for k, v in options.items() for f in (f"--{k}", v))]
+        return [str(programs.find("redis")), *(f for k, v in options.items() for f in (f"--{k}", v))]
 
 
 class RabbitServer(Server):

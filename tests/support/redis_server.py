@@ -77,7 +77,6 @@ class RedisServer:
 @contextmanager
 def private_redis(*options: str) -> Iterator[RedisServer]:
     """A Redis that exists for the length of a block."""
-    programs.install_missing(["redis"])  # for the benchmarks; the tests have installed it before
     with tempfile.TemporaryDirectory(prefix="oncehook-redis-") as folder:
         server = RedisServer(Path(folder), *options)
         try:

