@@ -86,9 +86,8 @@ def peer_python(console: Console) -> Path:
     if not installed.exists() or installed.read_text() != requirements.read_text():
         console.print("installing PgQueuer into .venv-bench …", highlight=False)
         venv.create(folder, with_pip=True)
-        subprocess.run(
-            [python, "-m", "pip", "install", "-q", "--require-hashes", "-r", requirements], check=True, cwd=ROOT
-        )
+        pip = [python, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
+        subprocess.run([*pip, "-r", requirements], check=True, cwd=ROOT)
         installed.write_text(requirements.read_text())
     return python
 
