@@ -6,12 +6,13 @@ PIP := $(BIN)/pip install -q --no-deps --require-hashes # a lock names every pac
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: help run shop programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale docs lock clean
+.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test docs lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      install into .venv and start the demo on http://127.0.0.1:$(PORT)"
 	@echo "make shop     the worked example: a small shop, on http://127.0.0.1:$(PORT)"
+	@echo "make setup    install what the tests need; as root, also server programs that are missing"
 	@echo "make test     install what the tests need, start private servers, run every check and test"
 	@echo "make test-unit"
 	@echo "              only the tests that need no server, no process and no database"
@@ -25,6 +26,10 @@ help:
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email, bench-scale)"
+	@echo "make dist     build the wheel and the source archive"
+	@echo "make wheel-test"
+	@echo "              the tests against the built wheel, and the unit tests in the source archive"
+	@echo "make lock     write the lock files of requirements/ (UPGRADE=--upgrade for newer versions)"
 	@echo "make docs     regenerate the generated blocks of docs/"
 
 run: .venv/installed
@@ -35,6 +40,8 @@ shop: .venv/ready-for-tests
 
 test: programs check
 	$(BIN)/python -m pytest -n 5 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
+
+setup: programs
 
 # The one step that may install server programs, and that needs root for it.
 programs: .venv/ready-for-tests
@@ -71,6 +78,16 @@ test-lowest test-newest: test-%:
 	.venv-$*/bin/python -m tests.support.program_setup
 	.venv-$*/bin/pip freeze --exclude-editable
 	.venv-$*/bin/python -m pytest -q $(VERSION_TESTS) $(ARGS)
+
+# Builds the two archives in dist/, as the release does.
+dist: .venv/ready-for-tests
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
+# What a release contains: the tests against the installed wheel, and the unit tests in the unpacked source archive.
+wheel-test: dist programs
+	PYTHON=$(PYTHON) .ci/wheel-test $(ARGS)
 
 check: .venv/ready-for-tests
 	$(BIN)/ruff check .

@@ -86,8 +86,8 @@ def peer_python(console: Console) -> Path:
     if not installed.exists() or installed.read_text() != requirements.read_text():
         console.print("installing PgQueuer into .venv-bench …", highlight=False)
         venv.create(folder, with_pip=True)
-        pip = [python, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
-        subprocess.run([*pip, "-r", requirements], check=True, cwd=ROOT)
+        pip = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
+        subprocess.run([*pip, "-r", str(requirements)], check=True, cwd=ROOT)
         installed.write_text(requirements.read_text())
     return python
 
