@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install -q --no-deps --require-hashes # a lock names every pac
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test docs lock clean
+.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -88,6 +88,9 @@ dist: .venv/ready-for-tests
 # What a release contains: the tests against the installed wheel, and the unit tests in the unpacked source archive.
 wheel-test: dist programs
 	PYTHON=$(PYTHON) .ci/wheel-test $(ARGS)
+
+release-check: .venv/ready-for-tests
+	$(BIN)/python -m tests.support.release "$(TAG)"
 
 check: .venv/ready-for-tests
 	$(BIN)/ruff check .

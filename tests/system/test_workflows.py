@@ -18,16 +18,15 @@ JOBS = {f"{name}.{job}": body for name, workflow in WORKFLOWS.items() for job, b
 COMMANDS = sorted({step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step})
 
 
-def run(*command: str | Path) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name(str(command[0])), *command[1:]], capture_output=True, text=True
-    )
+def assert_succeeds(*command: str | Path) -> None:
+    program = Path(sys.executable).with_name(str(command[0]))
+    done = subprocess.run([program, *command[1:]], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_linters_find_nothing() -> None:
-    run("yamllint", "--strict", "-c", ROOT / "deploy" / ".yamllint", GITHUB, ROOT / ".pre-commit-config.yaml")
-    run("zizmor", "--offline", "--quiet", GITHUB)
+    assert_succeeds("yamllint", "--strict", "-c", ROOT / "deploy" / ".yamllint", GITHUB, ROOT / ".pre-commit-config.yaml")
+    assert_succeeds("zizmor", "--offline", "--quiet", GITHUB)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
