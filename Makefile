@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install -q --no-deps --require-hashes # a lock names every pac
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs lock clean
+.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs docs-site lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,8 @@ help:
 	@echo "              the tests against the built wheel, and the unit tests in the source archive"
 	@echo "make lock     write the lock files of requirements/ (UPGRADE=--upgrade for newer versions)"
 	@echo "make docs     regenerate the generated blocks of docs/"
+	@echo "make docs-site"
+	@echo "              build the documentation site in site/, with search; open site/index.html"
 
 run: .venv/installed
 	$(BIN)/oncehook demo --port $(PORT)
@@ -120,6 +122,9 @@ bench-email: programs
 docs: .venv/ready-for-tests
 	$(BIN)/python -m docs.generate
 
+docs-site: .venv/ready-for-tests
+	$(BIN)/python -m docs.site
+
 # The locks of requirements/: UPGRADE=--upgrade for the newest versions, or UPGRADE="--upgrade-package NAME" for one.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
   --no-emit-index-url --no-header $(UPGRADE)
@@ -131,7 +136,7 @@ lock: .venv/ready-for-tests
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 clean:
-	rm -rf .venv .venv-bench .venv-lowest .venv-newest dist build
+	rm -rf .venv .venv-bench .venv-lowest .venv-newest dist build site
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -67,10 +67,10 @@ def fill(text: str) -> str:
 
 def settings_table() -> str:
     rows = [
-        (f"`{f.name}`", f"`ONCEHOOK_{f.name.upper()}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
+        (f"`{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
         for f in _own_first(settings.Settings)
     ]
-    return table(("key", "variable", "default", "meaning"), rows)
+    return table(("key", "default", "meaning"), rows)
 
 
 def source_settings_table() -> str:
@@ -171,10 +171,11 @@ def metrics_table() -> str:
 
 
 def lifecycle() -> str:
-    lines = ["```mermaid", "stateDiagram-v2"]
-    for before, nexts in TRANSITIONS.items():
-        lines += [f"    {before or '[*]'} --> {after}" for after in State if after in nexts]
-    return "\n".join([*lines, "```"])
+    rows = [
+        (f"`{before}`" if before else "(no row yet)", ", ".join(f"`{after}`" for after in State if after in nexts))
+        for before, nexts in TRANSITIONS.items()
+    ]
+    return table(("from", "to"), rows)
 
 
 # -- errors and log messages -----------------------------------------------------------------------------------------

@@ -1,0 +1,31 @@
+"""Pages that a reader follows from top to bottom, run in an empty folder exactly as printed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.documentation import PAGES
+from tests.support.walkthrough import Block, Walkthrough, blocks_of
+
+NAMES = ["docs/step-by-step.md", "docs/tutorial.md"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_works_as_printed(name: str, tmp_path: Path) -> None:
+    assert Walkthrough(tmp_path).follow(PAGES[name]) > 10
+
+
+def test_every_page_with_commands_and_output_is_followed() -> None:
+    assert [name for name, page in PAGES.items() if blocks_of(page) and name not in NAMES] == []
+
+
+def test_different_output_fails(tmp_path: Path) -> None:
+    Walkthrough(tmp_path).follow("```console\n$ echo one; echo two\none\n…\n```\n")
+    with pytest.raises(AssertionError, match="the page shows"):
+        Walkthrough(tmp_path).follow("```console\n$ echo one\ntwo\n```\n")
+
+
+def test_file_of_a_page_is_replaced_by_a_later_one(tmp_path: Path) -> None:
+    page = '```python title="a.py"\nprint(1)\n```\n```python title="a.py"\nprint(2)\n```\n```console\n$ python a.py\n2\n```\n'
+    assert blocks_of(page)[0] == Block("python", "a.py", "print(1)\n")
+    assert Walkthrough(tmp_path).follow(page) == 1
