@@ -2,14 +2,17 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from types import ModuleType
 from typing import Any
 
 import oncehook
 import oncehook.email
 import oncehook.testing
+from docs.markdown import table
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -43,20 +46,20 @@ def email_names() -> str:
 def constructor() -> str:
     """The arguments of `Inbox`."""
     (function,) = (node for node in _functions(oncehook.Inbox) if node.name == "__init__")
-    return f"```text\n{_signature('Inbox', function)}\n```"
+    return _code(_wrapped(_signature("Inbox", function)))
 
 
 def members() -> str:
     """The members of the classes that users work with, one section each."""
     return "\n\n".join(
-        f"### `{cls.__name__}`\n\n{_plain(inspect.getdoc(cls) or '')}\n\n" + "\n".join(_members(variable, cls))
+        "\n\n".join([f"### `{cls.__name__}`", _description(inspect.getdoc(cls) or ""), *_members(variable, cls)])
         for variable, cls in DOCUMENTED.items()
     )
 
 
 def _members(variable: str, cls: type[Any]) -> Iterator[str]:
     if annotated := _fields(cls):
-        yield f"- Fields: {', '.join(f'`{name}` (`{annotation}`)' for name, annotation in annotated)}."
+        yield table(("field", "type"), [(f"`{name}`", f"`{annotation}`") for name, annotation in annotated])
     known: set[str] = set()
     for owner in cls.__mro__:
         functions = _functions(owner) if owner.__module__.startswith("oncehook") else []
@@ -68,12 +71,26 @@ def _members(variable: str, cls: type[Any]) -> Iterator[str]:
 
 
 def _member(variable: str, function: Function) -> str:
-    text = _description(ast.get_docstring(function) or "")
+    """Return a heading, the signature and the description of a method or property."""
+    name = f"{variable}.{function.name}"
     if _is(function, "property"):
-        return f"- **`{variable}.{function.name}`** (`{_returns(function)}`). {text}".rstrip()
-    is_awaited = isinstance(function, ast.AsyncFunctionDef) and "AsyncIterator" not in _returns(function)
-    wait = "await " if is_awaited or "Coroutine" in _returns(function) else ""
-    return f"- **`{wait}{_signature(f'{variable}.{function.name}', function)}`**. {text}".rstrip()
+        signature = f"{name}: {_returns(function)}"
+    else:
+        is_awaited = isinstance(function, ast.AsyncFunctionDef) and "AsyncIterator" not in _returns(function)
+        wait = "await " if is_awaited or "Coroutine" in _returns(function) else ""
+        signature = _wrapped(f"{wait}{_signature(name, function)}")
+    parts = [f"#### `{name}`", _code(signature), _description(ast.get_docstring(function) or "")]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _wrapped(signature: str) -> str:
+    """Return a long signature with one argument per line."""
+    if len(signature) <= 100:
+        return signature
+    name, _, rest = signature.partition("(")
+    arguments, _, result = rest.rpartition(")")
+    lines = re.split(r", (?![^\[(]*[\])])", arguments)
+    return "\n".join([f"{name}(", *(f"    {line}," for line in lines), f"){result}"])
 
 
 def _fields(cls: type[Any]) -> list[tuple[str, str]]:
@@ -118,15 +135,20 @@ def _signature(name: str, function: Function) -> str:
 
 
 def _description(docstring: str) -> str:
-    """Return a docstring as a list item: paragraphs joined, each indented example as a code block."""
-    parts = [""]
-    for paragraph in docstring.split("\n\n"):
-        if paragraph.startswith("    "):
-            parts[-1] += "\n\n" + textwrap.indent(paragraph, "  ") + "\n"
-            parts.append("  ")
+    """Return a docstring as Markdown: each paragraph in one line, and indented examples as code blocks."""
+    parts: list[str] = []
+    for is_code, group in groupby(docstring.split("\n\n"), lambda paragraph: paragraph.startswith("    ")):
+        if is_code:
+            parts.append(_code(textwrap.dedent("\n\n".join(group))))
         else:
-            parts[-1] += ("" if parts[-1].strip() == "" else " ") + " ".join(_plain(paragraph).split())
-    return "\n".join(parts).rstrip()
+            parts += [" ".join(paragraph.split()) for paragraph in group]
+    return "\n\n".join(parts)
+
+
+def _code(text: str) -> str:
+    """Return a code block, with two blank lines around functions, as ruff formats it."""
+    spaced = re.sub(r"\n\n(?=@|def |async def )|(?<=\n)( [^\n]+)\n\n(?=\S)", r"\1\n\n\n", text.strip())
+    return f"```py\n{spaced}\n```"
 
 
 def _summary(value: Any) -> str:

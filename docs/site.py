@@ -22,6 +22,7 @@ SITE = ROOT / "site"
 REPOSITORY = "https://github.com/oncehook/oncehook"
 INDEX = "docs/README.md"
 
+_WITHOUT_SIDEBAR = "---\nhide:\n  - navigation\n---\n\n"
 _ROW = re.compile(r"^\| \[([^\]]+)\]\(([^)#\s]+)\) \|")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
@@ -75,7 +76,8 @@ def prepare(folder: Path) -> None:
     for path, target in paths.items():
         file = folder / "pages" / target
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(map_links((ROOT / path).read_text("utf-8"), path, paths), "utf-8")
+        text = map_links((ROOT / path).read_text("utf-8"), path, paths)
+        file.write_text(_WITHOUT_SIDEBAR + text if path == INDEX else text, "utf-8")
     for name in ("images", "site_assets"):
         shutil.copytree(ROOT / "docs" / name, folder / "pages" / name)
     settings = (ROOT / "docs" / "site.yml").read_text("utf-8")
@@ -102,9 +104,11 @@ def sections() -> list[Section]:
 
 
 def _decisions() -> Section:
-    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-    titles = (page.read_text("utf-8").partition("\n")[0].removeprefix("# ") for page in pages)
-    return Section("Decision records", {title: f"docs/decisions/{page.name}" for title, page in zip(titles, pages, strict=True)})
+    section = Section("Decision records")
+    for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+        title = page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+        section.pages[title] = f"docs/decisions/{page.name}"
+    return section
 
 
 def _entry(section: Section, paths: dict[str, str]) -> dict[str, object]:

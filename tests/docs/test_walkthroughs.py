@@ -1,9 +1,12 @@
 """Pages that a reader follows from top to bottom, run in an empty folder exactly as printed."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.documentation import PAGES
 from tests.support.walkthrough import Block, Walkthrough, blocks_of
 
@@ -13,6 +16,19 @@ NAMES = ["docs/step-by-step.md", "docs/tutorial.md"]
 @pytest.mark.parametrize("name", NAMES)
 def test_page_works_as_printed(name: str, tmp_path: Path) -> None:
     assert Walkthrough(tmp_path).follow(PAGES[name]) > 10
+
+
+@pytest.mark.torture
+def test_tutorial_works_from_pip_install_on(tmp_path: Path) -> None:
+    """The commands that the suite skips, too: pip installs the package as a reader's pip does."""
+    wheels = tmp_path / "wheels"
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT)]
+    assert subprocess.run(build, capture_output=True).returncode == 0
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    reader = Walkthrough(folder, folder / ".venv" / "bin", install=True)
+    reader.environment |= {"PIP_FIND_LINKS": str(wheels), "PIP_NO_INPUT": "1"}
+    assert reader.follow(PAGES["docs/tutorial.md"]) > 30
 
 
 def test_every_page_with_commands_and_output_is_followed() -> None:
@@ -26,6 +42,7 @@ def test_different_output_fails(tmp_path: Path) -> None:
 
 
 def test_file_of_a_page_is_replaced_by_a_later_one(tmp_path: Path) -> None:
-    page = '```python title="a.py"\nprint(1)\n```\n```python title="a.py"\nprint(2)\n```\n```console\n$ python a.py\n2\n```\n'
+    files = [f'```python title="a.py"\nprint({number})\n```\n' for number in (1, 2)]
+    page = "".join([*files, "```console\n$ python a.py\n2\n```\n"])
     assert blocks_of(page)[0] == Block("python", "a.py", "print(1)\n")
     assert Walkthrough(tmp_path).follow(page) == 1

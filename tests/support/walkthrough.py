@@ -103,8 +103,9 @@ class Walkthrough:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=100,
+            timeout=600 if self.install else 100,
         )
+        assert result.returncode == 0 or not INSTALL.match(command), f"$ {command}\n{result.stdout}"
         return "\n".join(line.rstrip() for line in result.stdout.strip("\n").splitlines())
 
     def _start(self, block: Block) -> bool:
