@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from docs import capacity, migrations, provider_pages, reference, schema
+from docs import capacity, diagrams, migrations, provider_pages, reference, schema
 from docs.markdown import table
 from oncehook.alerts import settings as alerts
 from oncehook.alerts.rules import RULES
@@ -48,6 +48,7 @@ def main() -> None:
     if COLUMNS.read_text("utf-8") != (columns := schema.columns_json()):
         COLUMNS.write_text(columns, "utf-8")
         print(f"wrote {COLUMNS.relative_to(ROOT)}")
+    diagrams.main()
     if migrations.record():
         print(f"wrote {migrations.RECORDED.relative_to(ROOT)}")
 

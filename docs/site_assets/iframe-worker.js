@@ -19,12 +19,15 @@ if (location.protocol === "file:") {
       this.ready.catch((error) => this.onerror?.(error));
     }
     receive(data) {
-      const event = new MessageEvent("message", { data });
-      this.onmessage?.(event);
-      this.dispatchEvent(event);
+      const event = new MessageEvent("message", { data: structuredClone(data) });
+      setTimeout(() => { // a worker never answers before the caller's code has ended
+        this.onmessage?.(event);
+        this.dispatchEvent(event);
+      });
     }
     postMessage(data) {
-      this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data })));
+      const event = new MessageEvent("message", { data: structuredClone(data) });
+      this.ready.then(() => setTimeout(() => this.inner.dispatchEvent(event)));
     }
     terminate() {
       this.frame.remove();

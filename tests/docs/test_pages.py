@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from docs import generate, schema
+from docs import diagrams, generate, schema
 from oncehook import testing
 from oncehook.alerts.monitor import INCIDENT_RETENTION
 from oncehook.alerts.rules import NEWEST, RULES
@@ -43,6 +43,12 @@ def test_generated_blocks_are_current(page: str) -> None:
 
 def test_columns_of_the_schema_command_are_current() -> None:
     assert generate.COLUMNS.read_text("utf-8") == schema.columns_json(), "run `make docs`"
+
+
+def test_diagrams_are_current() -> None:
+    for path, svg in diagrams.files().items():
+        assert path.read_text("utf-8") == svg, f"{path.name}: run `make docs`"
+        assert path.name in PAGES["docs/exactly-once.md"]
 
 
 def test_command_help_does_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
