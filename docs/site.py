@@ -31,14 +31,14 @@ _CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 
 @dataclass
 class Section:
-    """A heading of the index: its pages as label → path in the repository, and the headings under it."""
+    """A heading of the index: its pages as path in the repository → label, and the headings under it."""
 
     title: str
     pages: dict[str, str] = field(default_factory=dict)
     sections: list["Section"] = field(default_factory=list)
 
     def paths(self) -> list[str]:
-        return [*self.pages.values(), *(path for section in self.sections for path in section.paths())]
+        return [*self.pages, *(path for section in self.sections for path in section.paths())]
 
 
 class BrokenLink(Exception):
@@ -98,7 +98,7 @@ def sections() -> list[Section]:
             found[-1].sections.append(Section(line[4:]))
         elif match := _ROW.match(line):
             section = found[-1].sections[-1] if found[-1].sections else found[-1]
-            section.pages[match[1][0].upper() + match[1][1:]] = resolve(match[2], INDEX)
+            section.pages[resolve(match[2], INDEX)] = match[1][0].upper() + match[1][1:]
     found[-1].sections.append(_decisions())
     return found
 
@@ -107,12 +107,12 @@ def _decisions() -> Section:
     section = Section("Decision records")
     for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
         title = page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
-        section.pages[title] = f"docs/decisions/{page.name}"
+        section.pages[f"docs/decisions/{page.name}"] = title
     return section
 
 
 def _entry(section: Section, paths: dict[str, str]) -> dict[str, object]:
-    pages: list[object] = [{label: paths[path]} for label, path in section.pages.items()]
+    pages: list[object] = [{label: paths[path]} for path, label in section.pages.items()]
     return {section.title: [*pages, *(_entry(inner, paths) for inner in section.sections)]}
 
 

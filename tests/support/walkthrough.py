@@ -1,7 +1,8 @@
 """Runs a page of the documentation as its reader would: files are written, commands are run, output is compared.
 
 - A block with `title="name.py"` is a file. A later block with the same title replaces it.
-- A `console` block has commands after `$`, each with the output that it must print. `…` stands for any text.
+- A `console` block has commands after `$`, each with the output that it must print. Times, random ids and the width of
+  columns may differ, and `…` stands for any text.
 - A `console` block with a title such as "Terminal 1" starts a command that keeps running. The text after it is what the
   command prints first. The next block with this title stops it with Ctrl-C, as does the end of the page.
 """
@@ -20,7 +21,16 @@ from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
 _BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
-_COMMAND = re.compile(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+_COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+_CHANGING = {
+    r"\d\d-\d\d \d\d:\d\d(:\d\d)?": "TIME",
+    r"\b[0-9a-f]{40}\b": "KEY",
+    r"\bin_\d{6}\b": "INVOICE",
+    r"\d+\.\d+s\b": "SECONDS",
+    r"\boncehook \d+\.\d+\.\S+": "oncehook VERSION",
+    r" +": " ",
+}
+"""Parts of an output that differ in each run, and the width of columns."""
 INSTALL = re.compile(r"python3? -m venv |source |pip install ")
 """Commands that prepare the reader's computer; the suite runs in an environment that has everything."""
 
@@ -106,7 +116,7 @@ class Walkthrough:
             timeout=600 if self.install else 100,
         )
         assert result.returncode == 0 or not INSTALL.match(command), f"$ {command}\n{result.stdout}"
-        return "\n".join(line.rstrip() for line in result.stdout.strip("\n").splitlines())
+        return result.stdout.strip("\n")
 
     def _start(self, block: Block) -> bool:
         self._stop(block.title)
@@ -141,6 +151,11 @@ class Walkthrough:
 
 def _matches(expected: str, output: str) -> bool:
     """Return whether the output is as expected, where `…` stands for any text."""
-    lines = "\n".join(line.rstrip() for line in expected.splitlines())
-    pattern = ".*?".join(re.escape(part) for part in lines.split("…"))
-    return re.fullmatch(pattern, output, re.DOTALL) is not None
+    pattern = ".*?".join(re.escape(part) for part in _normalized(expected).split("…"))
+    return re.fullmatch(pattern, _normalized(output), re.DOTALL) is not None
+
+
+def _normalized(text: str) -> str:
+    for pattern, replacement in _CHANGING.items():
+        text = re.sub(pattern, replacement, text)
+    return "\n".join(line.rstrip() for line in text.splitlines())
