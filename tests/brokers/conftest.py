@@ -47,8 +47,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
     def server(kind: str) -> Server:
         if kind not in started:
-            started[kind] = SERVERS[kind](tmp_path_factory.mktemp(kind))
-            started[kind].start()
+            new = SERVERS[kind](tmp_path_factory.mktemp(kind))
+            new.start()
+            started[kind] = new
         return started[kind]
 
     yield server

@@ -188,7 +188,9 @@ def test_shell_block_has_existing_commands_and_options(code: str) -> None:
             command = importlib.import_module(f"oncehook.cli.{words[1]}").command
             command.make_context(words[1], words[2:]).close()
         elif words[:1] == ["make"]:
-            assert re.search(rf"^(?:[\w-]+ )*{words[1]}( [\w-]+)*:", MAKEFILE, re.MULTILINE), f"the Makefile has no target for: {line}"
+            assert re.search(rf"^(?:[\w-]+ )*{words[1]}( [\w-]+)*:", MAKEFILE, re.MULTILINE), (
+                f"the Makefile has no target for: {line}"
+            )
 
 
 @pytest.mark.parametrize("code", [block for block in blocks("sql") if "…" not in block.values[0]])

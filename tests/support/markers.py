@@ -15,7 +15,7 @@ _NEEDS_MORE = re.compile(
     r"^(?:import|from) (?:httpx|multiprocessing|psycopg|socket|sqlalchemy|sqlite3|subprocess|uvicorn)\b"
     r"|^(?:import|from) (?:anymail|django|svix|twilio)\b"
     r"|^from tests\.support\.(?:aws|dashboard|http_target|proxy|receiver|recording_senders|serve|servers)\b"
-    r"|^from tests\.support\.(?:broker_servers|brokers|standbys|tls_server|work_queue)\b"
+    r"|^from tests\.support\.(?:broker_servers|brokers|intake|standbys|tls_server|work_queue)\b"
     r"|^from tests\.support import programs\b|\bInbox\(|\bpytester\b"
     r"|^pytestmark = .*pytest\.mark\.system",
     re.MULTILINE,

@@ -108,7 +108,7 @@ PROGRAMS = {
     )
 }
 
-_REASON = re.compile(r"program missing: (?P<name>\S+) \(package (?P<package>\S+)\)")
+_REASON = re.compile(r"program missing: (?P<name>\S+) \(package (?P<package>[\w-]+)\)")
 """Why a test is skipped whose program is missing."""
 
 
