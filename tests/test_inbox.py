@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncehook import ConfigurationError, Inbox
-from oncehook.inbox import path_below_mount, source_name
+from oncehook.receiver.asgi import path_below_mount, source_name
 
 pytestmark = [pytest.mark.anyio, pytest.mark.system]
 

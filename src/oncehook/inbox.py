@@ -1,13 +1,14 @@
 """Inbox: the public entry point of the library. The `runtime` package builds and runs its parts."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.concurrency.surroundings import Surrounding
 from oncehook.config.configuration import Configuration, check_settable, load, read_consumer, read_source, read_table
 from oncehook.config.options import ConsumerOptions, InboxOptions, SourceOptions
 from oncehook.config.settings import Settings
@@ -31,6 +32,7 @@ from oncehook.operations.selection import (
 )
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.source import Source
+from oncehook.receiver.asgi import source_name
 from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
 from oncehook.runtime.backfills import plan_for
@@ -176,6 +178,10 @@ class Inbox(Registration):
             self._dashboard = MountedDashboard(self)
             self._runtime.attach(self._dashboard)
         return self._dashboard
+
+    def _surround(self, name: str, surrounding: Surrounding) -> None:
+        """Call handlers, effects and other user functions within a context manager of the framework `name`."""
+        self._runtime.registered.surroundings[name] = surrounding
 
     # -- operations -----------------------------------------------------------------------------------------------
 
@@ -389,21 +395,3 @@ async def _select(
         raise ValueError('pass either receipts or a filter, such as status="failed"')
     numbers = await find_receipts(store, receipts) if receipts else None
     return Selection(condition, receipts=numbers, handled_by=handled_by)
-
-
-def source_name(scope: Mapping[str, Any]) -> str:
-    """Return the source named in the path. A trailing slash is accepted, never redirected."""
-    return path_below_mount(scope).strip("/")
-
-
-def path_below_mount(scope: Mapping[str, Any]) -> str:
-    """Return the path relative to the mount point of this app.
-
-    An app behind a proxy may have the proxy's prefix in `root_path` although the proxy removed it from the path.
-    """
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    for below in (root, root.removeprefix(scope.get("app_root_path", ""))):
-        if path.startswith(below + "/"):
-            return path[len(below) :]
-    return "" if root and path == root else path

@@ -18,6 +18,7 @@ from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
+from oncehook.concurrency.surroundings import Surrounding, surrounding
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Postpone, Retry, ScheduleRetry, decide
 from oncehook.model.values import SEALED_PREFIX
@@ -135,16 +136,17 @@ async def call(name: str, function: Function, threads: "Threads", seconds: float
     in_loop = runs_in_loop(function)
     if not in_loop:
         await threads.acquire_slot()
-    limit = asyncio.timeout(seconds)
+    limit, surround = asyncio.timeout(seconds), surrounding()
     try:
         async with limit:
             if in_loop:
-                return await _await_all(function(*args, **kwargs))
+                with surround():
+                    return await _await_all(function(*args, **kwargs))
             context = copy_context()
-            result = await threads.run(context, functools.partial(function, *args, **kwargs))
+            result = await threads.run(context, functools.partial(_call_within, surround, function, *args, **kwargs))
             if not inspect.isawaitable(result):
                 return _check_result(result)
-            return await asyncio.create_task(_guarded(result), context=context)
+            return await asyncio.create_task(_guarded(surround, result), context=context)
     except TimeoutError:
         if not limit.expired():
             raise  # the function raised it itself
@@ -155,10 +157,16 @@ async def call(name: str, function: Function, threads: "Threads", seconds: float
         raise
 
 
-async def _guarded(awaitable: Awaitable[Any]) -> Any:
+def _call_within(surround: Surrounding, function: Function, /, *args: Any, **kwargs: Any) -> Any:
+    with surround():
+        return function(*args, **kwargs)
+
+
+async def _guarded(surround: Surrounding, awaitable: Awaitable[Any]) -> Any:
     """Await in a new task, where a SystemExit would otherwise end the event loop."""
     try:
-        return await _await_all(awaitable)
+        with surround():
+            return await _await_all(awaitable)
     except BaseException as error:
         if _ends_process(error):
             raise _process_exit(error) from None

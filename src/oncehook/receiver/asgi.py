@@ -64,3 +64,21 @@ def make_delivery(scope: Scope) -> Delivery:
         query=scope.get("query_string", b""),
         scheme=scope.get("scheme", "http"),
     )
+
+
+def source_name(scope: Scope) -> str:
+    """Return the source named in the path. A trailing slash is accepted, never redirected."""
+    return path_below_mount(scope).strip("/")
+
+
+def path_below_mount(scope: Scope) -> str:
+    """Return the path relative to the mount point of this app.
+
+    An app behind a proxy may have the proxy's prefix in `root_path` although the proxy removed it from the path.
+    """
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    for below in (root, root.removeprefix(scope.get("app_root_path", ""))):
+        if path.startswith(below + "/"):
+            return path[len(below) :]
+    return "" if root and path == root else path

@@ -7,6 +7,7 @@ requests them: the receiver rejects most requests by their head, and the limits 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 
 from oncehook.concurrency.clock import SYSTEM
@@ -136,6 +137,7 @@ class Handover:
         self._waiting: set[Exchange] = set()  # threads add and remove: each operation is atomic
         self._tasks: set[asyncio.Task[Response | None]] = set()
         self._is_closed = False
+        self._context = copy_context()  # a handler must not see the context of a request, which ends before
 
     def start(self) -> None:
         """Look for late bodies from now on. Call it in the event loop."""
@@ -229,7 +231,7 @@ class Handover:
 
     def _call(self, function: Callable[..., object], *args: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(function, *args)
+            self._loop.call_soon_threadsafe(function, *args, context=self._context)
         except RuntimeError:
             raise StoreUnavailable("the inbox has stopped") from None
 

@@ -15,6 +15,7 @@ from oncehook.receiver.request import CLOSE, Scope
 
 Environ = Mapping[str, Any]
 StartResponse = Callable[..., object]
+WsgiApp = Callable[[Any, Any], Iterable[bytes]]
 
 SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 """Where servers keep the connection of a request. A body that is late is interrupted there."""
@@ -33,6 +34,24 @@ def respond(environ: Environ, start_response: StartResponse, answer: Answer) -> 
     status, body, headers = response or rejected_response("malformed", CLOSE)  # a server needs some response
     start_response(f"{status} {HTTPStatus(status).phrase}", response_headers(status, body, headers))
     return () if environ["REQUEST_METHOD"] == "HEAD" else (body,)
+
+
+class Mounted:
+    """A WSGI app with the inbox below `prefix`, and another app everywhere else."""
+
+    def __init__(self, app: WsgiApp, prefix: str, inbox: WsgiApp, start_soon: Callable[[], None]) -> None:
+        self._app = app
+        self._prefix = "/" + prefix.strip("/")
+        self._inbox = inbox
+        self._start_soon = start_soon
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        path: str = environ.get("PATH_INFO", "")
+        if path != self._prefix and not path.startswith(self._prefix + "/"):
+            self._start_soon()
+            return self._app(environ, start_response)
+        root = environ.get("SCRIPT_NAME", "") + self._prefix
+        return self._inbox({**environ, "SCRIPT_NAME": root, "PATH_INFO": path[len(self._prefix) :]}, start_response)
 
 
 def make_scope(environ: Environ) -> Scope:

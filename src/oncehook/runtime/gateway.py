@@ -28,6 +28,20 @@ class Gateway:
     def __call__(self, environ: wsgi.Environ, start_response: wsgi.StartResponse) -> Iterable[bytes]:
         return wsgi.respond(environ, start_response, self.answer)
 
+    def mount(self, app: wsgi.WsgiApp, prefix: str = "/webhooks") -> wsgi.WsgiApp:
+        """Return a WSGI app with the inbox below `prefix`, and `app` everywhere else.
+
+        The first request to either of them starts the inbox in its process.
+
+            app = inbox.wsgi.mount(falcon_app)
+        """
+        return wsgi.Mounted(app, prefix, self, self._start_soon)
+
+    def _start_soon(self) -> None:
+        thread = self.thread
+        if thread.handover is None:
+            thread.start_soon()
+
     def start(self) -> None:
         """Start the inbox in this process, instead of with its first request. Raises what its start raises.
 

@@ -43,7 +43,7 @@ class LoopThread:
         self._selector: selectors.BaseSelector | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._is_stopped = False
+        self._is_stopped = self._is_starting = False
         self._failed_at = float("-inf")
         at_exit(self._stop_at_exit)
 
@@ -56,7 +56,7 @@ class LoopThread:
     def start_for_request(self) -> Handover | None:
         """Start the inbox, unless it runs already. Returns None if it was stopped, or cannot start now."""
         with self._transition:
-            if self._is_stopped or SYSTEM.monotonic() < self._failed_at + RETRY_SECONDS:
+            if not self._may_start:
                 return None
             try:
                 return self._start()
@@ -64,6 +64,22 @@ class LoopThread:
                 self._failed_at = SYSTEM.monotonic()
                 signals.emit("start_failed", detail=str(error) if isinstance(error, OncehookError) else repr(error))
                 return None
+
+    @property
+    def _may_start(self) -> bool:
+        return not self._is_stopped and SYSTEM.monotonic() >= self._failed_at + RETRY_SECONDS
+
+    def start_soon(self) -> None:
+        """Start the inbox in the background, unless a start is under way. Returns immediately."""
+        if self._may_start and not self._is_starting and not self._transition.locked():
+            self._is_starting = True
+            threading.Thread(target=self._start_in_background, name="oncehook-start", daemon=True).start()
+
+    def _start_in_background(self) -> None:
+        try:
+            self.start_for_request()
+        finally:
+            self._is_starting = False
 
     def stop(self) -> None:
         """Stop the inbox: requests and handlers that run get `stop_grace`. Does nothing if it does not run."""

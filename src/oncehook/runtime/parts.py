@@ -3,8 +3,10 @@
 A part is built when the inbox starts, and its client library is imported only then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+from oncehook.concurrency.surroundings import Surrounding, end_surrounding, surround_calls
 
 if TYPE_CHECKING:
     from oncehook.config.settings import Settings
@@ -23,12 +25,27 @@ class Part(Protocol):
         """Stop. A part that was not started does nothing."""
 
 
+class SurroundedCalls:
+    """Calls user functions within the context managers of frameworks."""
+
+    def __init__(self, surroundings: Iterable[Surrounding]) -> None:
+        self._surroundings = tuple(surroundings)
+
+    async def start(self) -> None:
+        surround_calls(self._surroundings)
+
+    async def stop(self) -> None:
+        end_surrounding(self._surroundings)
+
+
 def make_parts(runtime: "Runtime") -> list[Part]:
     """Make the parts that the settings of an inbox ask for, in the order in which they start."""
     parts = store_parts(runtime)
     runtime.work_queue = None
     if runtime.shard is not None:
         return parts  # the main runtime has the others
+    if runtime.registered.surroundings:
+        parts.append(SurroundedCalls(runtime.registered.surroundings.values()))
     if runtime.shards is not None:
         parts.append(runtime.shards)  # it wraps the claims of `main`, as those of each shard are wrapped
     if runtime.settings.spool is not None:

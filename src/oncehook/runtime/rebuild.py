@@ -42,6 +42,7 @@ def rebuild(former: Runtime, additions: Sequence[Addition], engine: "Engine | As
         certificates=former.certificates,
         engine=engine,
     )
+    runtime.registered.surroundings.update(former.registered.surroundings)
     runtime.is_mounted = former.is_mounted
     for add in additions:
         add(runtime)

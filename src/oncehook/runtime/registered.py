@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from oncehook.concurrency.surroundings import Surrounding
 from oncehook.config.settings import Horizon
 from oncehook.effects.effect import EffectRegistry
 from oncehook.handlers.canonical import CanonicalFetchers
@@ -25,6 +26,9 @@ class Registered:
     horizons: dict[str, Horizon] = field(default_factory=dict)
     forwards: dict[str, Forward] = field(default_factory=dict)
     """By source; those of other consumers as `consumer:source`."""
+
+    surroundings: dict[str, Surrounding] = field(default_factory=dict)
+    """By framework: the context manager around each call of a user function."""
 
     handlers: Handlers = field(default_factory=Handlers)
     effects: EffectRegistry = field(default_factory=EffectRegistry)

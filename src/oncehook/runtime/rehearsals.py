@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from oncehook.concurrency.surroundings import surround_calls
 from oncehook.model.receipt import Receipt
 from oncehook.operations.rehearse import Rehearsal, rehearse
 from oncehook.store.store import Store
@@ -16,6 +17,7 @@ Rehearse = Callable[[Receipt], Awaitable[Rehearsal]]
 
 async def make_rehearse(runtime: "Runtime", store: Store) -> Rehearse:
     """Return a function that rehearses a receipt, in a transaction of `store` or in a session of the inbox's engine."""
+    surround_calls(runtime.registered.surroundings.values())  # the inbox may not be running
     begin = partial(rehearse, store, runtime.handlers, effects=runtime.effects, canonical=runtime.canonicals)
     if runtime.sessions is None:
         return partial(begin, transaction=None)

@@ -56,6 +56,7 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
         **settings,
     )
     copy.signing = signing
+    copy._runtime.registered.surroundings.update(inbox._runtime.registered.surroundings)
     for name, cache in inbox._runtime.tenants.items():
         copy._runtime.tenants[name] = cache.for_source(copy._runtime.sources[name])
     for name, fetcher in inbox._runtime.canonicals:

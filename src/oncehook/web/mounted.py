@@ -6,9 +6,10 @@ redirects and the path of its cookies.
 
 import secrets
 
-from oncehook.inbox import Inbox, path_below_mount
+from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.receiver.ack import unavailable_response
+from oncehook.receiver.asgi import path_below_mount
 from oncehook.receiver.request import Message, Receive, Scope, Send, respond
 from oncehook.web.dashboard import Dashboard
 from oncehook.web.page import RECEIVER, ROOT
