@@ -1,7 +1,7 @@
 """Inbox: the public entry point of the library. The `runtime` package builds and runs its parts."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,7 @@ from oncehook.operations.pause import pause, resume
 from oncehook.operations.prune import Pruned
 from oncehook.operations.rehearse import Rehearsal
 from oncehook.operations.replay import Replayed, pages, preview, replay, with_horizon
-from oncehook.operations.selection import (
-    EventFilter,
-    When,
-    find_events,
-    find_receipts,
-    is_one_selection,
-    make_filter,
-    parse_when,
-)
+from oncehook.operations.selection import EventFilter, When, find_events, make_filter, parse_when, select
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.source import Source
 from oncehook.receiver.asgi import source_name
@@ -41,8 +33,6 @@ from oncehook.runtime.managed_sources import managed_horizons
 from oncehook.runtime.pruning import prune_all
 from oncehook.runtime.rebuild import Addition, rebuild
 from oncehook.runtime.rehearsals import make_rehearse
-from oncehook.store.rows import Selection
-from oncehook.store.store import Store
 from oncehook.tenants.lookup import SecretsFor
 
 if TYPE_CHECKING:
@@ -50,6 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from oncehook.email import Email
+    from oncehook.running import RunningInbox
     from oncehook.web.mounted import MountedDashboard
 
 T = TypeVar("T")
@@ -219,7 +210,7 @@ class Inbox(Registration):
         """
         pace = None if rate is None else parse_rate(rate)
         async with self._runtime.opened_store() as store:
-            selection = await _select(store, receipts, filters, handled_by)
+            selection = await select(store, receipts, filters, handled_by)
             if dry_run:
                 return await preview(store, await with_horizon(store, selection))
             done = await replay(store, selection, actor=actor, rate=pace, progress=progress)
@@ -264,7 +255,7 @@ class Inbox(Registration):
         """
         async with self._runtime.opened_store() as store:
             rehearse = await make_rehearse(self._runtime, store)
-            selection = await with_horizon(store, await _select(store, receipts, filters, handled_by))
+            selection = await with_horizon(store, await select(store, receipts, filters, handled_by))
             return [
                 await rehearse(receipt)
                 async for page in pages(store, selection)
@@ -362,6 +353,21 @@ class Inbox(Registration):
         """
         return self._gateway
 
+    @contextmanager
+    def running(self, *, worker: bool | None = None) -> "Iterator[RunningInbox]":
+        """Run the inbox in a thread for one block, and yield its operations as blocking calls.
+
+        With `worker=False`, the block runs no handlers. If the inbox already runs in a thread of this process, as in a
+        WSGI app, the block uses that one.
+
+            with inbox.running() as running:
+                running.replay(source="stripe", status="failed")
+        """
+        from oncehook.running import RunningInbox  # it imports this module
+
+        with self._gateway.thread.held(worker=worker) as thread:
+            yield RunningInbox(self, thread)
+
     # -- ASGI -----------------------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -384,14 +390,3 @@ class Inbox(Registration):
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-async def _select(
-    store: Store, receipts: Sequence[int | str], filters: EventFilter, handled_by: str | None
-) -> Selection:
-    """Return the selection by receipts or by filter. Raises ValueError unless exactly one of them is used."""
-    condition = make_filter(**filters)
-    if not is_one_selection(receipts, condition, handled_by):
-        raise ValueError('pass either receipts or a filter, such as status="failed"')
-    numbers = await find_receipts(store, receipts) if receipts else None
-    return Selection(condition, receipts=numbers, handled_by=handled_by)

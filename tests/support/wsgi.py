@@ -41,9 +41,9 @@ def served_by_werkzeug(inbox: Inbox) -> Iterator[int]:
         inbox.wsgi.stop()
 
 
-def deliver(inbox: Inbox, event_id: str) -> int:
+def deliver(inbox: Inbox, event_id: str, type_: str = "invoice.paid") -> int:
     """Deliver through `inbox.wsgi`, and return the status of the response."""
-    body = stripe_body(event_id)
+    body = stripe_body(event_id, type_)
     headers = [(name.lower().encode(), value.encode()) for name, value in stripe_headers(body).items()]
     started: list[Any] = []
     environ = environ_of({"method": "POST", "path": "/stripe", "headers": headers}, body)

@@ -41,7 +41,7 @@ PUBLIC = ("oncehook.testing", "oncehook.email", "oncehook.integrations")
 
 INBOX = {
     "backfill", "canonical", "consumer", "dashboard", "effect", "email", "events", "lifespan", "metrics", "on", "pause",
-    "prune", "ready", "rehearse", "replay", "resume", "source", "start", "stop", "subscribe", "wsgi",
+    "prune", "ready", "rehearse", "replay", "resume", "running", "source", "start", "stop", "subscribe", "wsgi",
 }  # fmt: skip
 
 NAMES = {

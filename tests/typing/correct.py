@@ -155,6 +155,19 @@ async def operate() -> None:
         assert_type(answer, Allowed | Blocked)
 
 
+def operate_in_a_script() -> None:
+    with inbox.running(worker=False) as running:
+        for receipt in running.events(source="stripe", since="2h"):
+            assert_type(receipt, Receipt)
+        assert_type(running.replay(1, "evt_1", actor="jane"), Replayed)
+        assert_type(running.replay(status=State.FAILED, since=timedelta(days=2), dry_run=True), Replayed)
+        assert_type(running.rehearse("evt_1"), list[Rehearsal])
+        assert_type(running.pause("stripe", duration="2h"), bool)
+        assert_type(running.prune(dry_run=True), Pruned | None)
+        assert_type(running.metrics(), bytes)
+        assert_type(running.run(inbox.email.can_send("jane@example.com")), Allowed | Blocked)
+
+
 async def use(app: object) -> AsyncIterator[None]:
     assert_type(inbox.lifespan(app), AbstractAsyncContextManager[None])
     async with inbox.lifespan():

@@ -67,3 +67,9 @@ async def mistaken_filters() -> None:
     await inbox.replay(state="failed")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await inbox.replay(since=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     inbox.resume("stripe")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+
+
+def mistaken_script() -> None:
+    with inbox.running() as running:
+        running.replay(state="failed")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+        inbox.replay(status="failed")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]

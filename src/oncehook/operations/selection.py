@@ -11,6 +11,7 @@ from oncehook.model.states import UNHANDLED, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
 from oncehook.providers.expressions import parse_time
+from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
 PAGE = 500
@@ -149,3 +150,14 @@ async def find_receipts(store: Store, names: Sequence[int | str]) -> tuple[int, 
     if missing:
         raise EventNotFound(f"there is no event {', '.join(missing)}; nothing was done")
     return tuple(sorted({receipt.receipt for _, receipts in events for receipt in receipts}))
+
+
+async def select(
+    store: Store, receipts: Sequence[int | str], filters: EventFilter, handled_by: str | None
+) -> Selection:
+    """Return the selection by receipts or by filter. Raises ValueError unless exactly one of them is used."""
+    condition = make_filter(**filters)
+    if not is_one_selection(receipts, condition, handled_by):
+        raise ValueError('pass either receipts or a filter, such as status="failed"')
+    numbers = await find_receipts(store, receipts) if receipts else None
+    return Selection(condition, receipts=numbers, handled_by=handled_by)

@@ -9,9 +9,9 @@ import os
 import selectors
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,13 +44,15 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._is_stopped = self._is_starting = False
+        self._is_for_requests = False  # a server uses it, until the process exits
+        self._blocks = 0  # that hold it
         self._failed_at = float("-inf")
         at_exit(self._stop_at_exit)
 
     def start(self) -> Handover:
         """Start the inbox, unless it runs already. Raises what its start raises."""
         with self._transition:
-            self._is_stopped = False
+            self._is_stopped, self._is_for_requests = False, True
             return self._start()
 
     def start_for_request(self) -> Handover | None:
@@ -59,11 +61,28 @@ class LoopThread:
             if not self._may_start:
                 return None
             try:
-                return self._start()
+                handover = self._start()
             except Exception as error:
                 self._failed_at = SYSTEM.monotonic()
                 signals.emit("start_failed", detail=str(error) if isinstance(error, OncehookError) else repr(error))
                 return None
+            self._is_for_requests = True
+            return handover
+
+    @contextmanager
+    def held(self, *, worker: bool | None = None) -> "Iterator[LoopThread]":
+        """Run the inbox at least for one block: with or without a worker, if nothing else has started it."""
+        with self._transition:
+            self._start(worker)
+            self._blocks += 1
+        try:
+            yield self
+        finally:
+            with self._transition:
+                self._blocks -= 1
+                if not self._blocks and not self._is_for_requests:
+                    self.handover = None
+                    self._end()
 
     @property
     def _may_start(self) -> bool:
@@ -86,18 +105,25 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             raise RuntimeError("the event loop of the inbox cannot wait for its own end: stop it from another thread")
         with self._transition:
-            self._is_stopped, self.handover = True, None
+            self._is_stopped, self._is_for_requests, self.handover = True, False, None
             self._end()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop of the inbox, and return its result."""
         loop = self._loop
-        if self.handover is None or loop is None:
+        if self.handover is None or loop is None or threading.current_thread() is self._thread:
             coroutine.close()
-            raise StoreUnavailable("the inbox does not run")
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+            if loop is not None and self.handover is not None:
+                raise RuntimeError("this code runs in the event loop of the inbox: await the operation instead")
+            raise StoreUnavailable("the inbox does not run: use it within `with inbox.running()`")
+        running = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return running.result()
+        except BaseException:  # Ctrl-C ends the operation too
+            running.cancel()
+            raise
 
-    def _start(self) -> Handover:
+    def _start(self, worker: bool | None = None) -> Handover:
         if self.handover is not None:
             return self.handover
         check_threads()
@@ -109,7 +135,9 @@ class LoopThread:
                 "the inbox already runs in another event loop of this process: use it there, or stop it first"
             )
         started: Future[Handover] = Future()
-        self._thread = threading.Thread(target=self._run, args=(runtime, started), name="oncehook-loop", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(runtime, worker, started), name="oncehook-loop", daemon=True
+        )
         self._thread.start()
         try:
             self.handover = started.result()
@@ -146,7 +174,9 @@ class LoopThread:
 
     # -- in the thread --------------------------------------------------------------------------------------------
 
-    def _run(self, runtime: "Runtime", started: "Future[Handover]") -> None:
+    def _run(self, runtime: "Runtime", worker: bool | None, started: "Future[Handover]") -> None:
+        configured = runtime.has_worker
+        runtime.has_worker = configured if worker is None else worker
         try:
             with asyncio.Runner(loop_factory=self._make_loop) as runner:
                 runner.run(self._serve(runtime, started))
@@ -155,6 +185,8 @@ class LoopThread:
                 started.set_exception(error)
             elif isinstance(error, Exception):
                 signals.log_background_failure("loop thread", error)
+        finally:
+            runtime.has_worker = configured
 
     def _make_loop(self) -> asyncio.AbstractEventLoop:
         self._selector = selectors.DefaultSelector()
