@@ -8,7 +8,7 @@ import pytest
 
 from oncehook.config.settings import Settings
 from oncehook.store import make_store
-from tests.support.recording_senders import Ledger, send
+from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
 from tests.support.serve import Process, write_config
 from tests.support.servers import run_sql
 from tests.support.waiting import pause_at_random
@@ -16,9 +16,6 @@ from tests.support.waiting import pause_at_random
 pytestmark = pytest.mark.anyio
 
 CONNECTIONS = 8
-STORED = """
-SELECT event_id, body FROM webhook_receipts r LEFT JOIN webhook_payloads ON receipt_id = r.id WHERE consumer = 'main'
-"""
 
 
 async def kill_under_load(config: Path, ledger: Ledger) -> None:
@@ -31,18 +28,6 @@ async def kill_under_load(config: Path, ledger: Ledger) -> None:
     finally:
         service.kill()
     await asyncio.wait_for(asyncio.gather(*sending), 10)
-
-
-def assert_every_ack_is_recorded(database: str, ledger: Ledger) -> None:
-    seed = f"repeat with Ledger({ledger.seed})"
-    rows = run_sql(database, STORED)
-    stored = dict(rows)
-    assert not ledger.odd, f"{ledger.odd[:3]}: {seed}"
-    assert len(rows) == len(stored), f"an event has two rows: {seed}"
-    lost = sorted(event_id for event_id in ledger.acked if stored.get(event_id) != ledger.bodies[event_id])
-    assert not lost, f"{len(lost)} acked and lost, such as {lost[:3]}: {seed}"
-    assert len(ledger.accepted) == len(set(ledger.accepted)), f"an event was accepted twice: {seed}"
-    assert set(stored) <= set(ledger.bodies), f"an event that was never sent: {seed}"
 
 
 async def kill_again_and_again(database: str, folder: Path, kills: int) -> Ledger:

@@ -48,7 +48,7 @@ assert running.wait(30)
     [
         ("gevent.monkey", {"is_module_patched": lambda name: name == "threading"}, "has replaced the threads"),
         ("eventlet.patcher", {"is_monkey_patched": lambda name: name == "thread"}, "has replaced the threads"),
-        ("uwsgi", {"opt": {"http": b":80"}}, "set `enable-threads = true`"),
+        ("uwsgi", {"opt": {"http": b":80"}}, "uWSGI needs `enable-threads = true`"),
     ],
     ids=["gevent", "eventlet", "uwsgi"],
 )

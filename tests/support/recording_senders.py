@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import parse_head, request
+from tests.support.servers import run_sql
 
 RESPONSE_SECONDS = 30.0
 """Seconds after which a live server that does not respond fails the run."""
+
+
+STORED = """
+SELECT event_id, body FROM webhook_receipts r LEFT JOIN webhook_payloads ON receipt_id = r.id WHERE consumer = 'main'
+"""
 
 
 @dataclass
@@ -80,3 +86,15 @@ async def send(ledger: Ledger, port: int) -> None:
             await ledger.record(event_id, status, answer)
     finally:
         writer.transport.abort()
+
+
+def assert_every_ack_is_recorded(database: str, ledger: Ledger) -> None:
+    seed = f"repeat with Ledger({ledger.seed})"
+    rows = run_sql(database, STORED)
+    stored = dict(rows)
+    assert not ledger.odd, f"{ledger.odd[:3]}: {seed}"
+    assert len(rows) == len(stored), f"an event has two rows: {seed}"
+    lost = sorted(event_id for event_id in ledger.acked if stored.get(event_id) != ledger.bodies[event_id])
+    assert not lost, f"{len(lost)} acked and lost, such as {lost[:3]}: {seed}"
+    assert len(ledger.accepted) == len(set(ledger.accepted)), f"an event was accepted twice: {seed}"
+    assert set(stored) <= set(ledger.bodies), f"an event that was never sent: {seed}"

@@ -228,7 +228,7 @@ def check_threads() -> None:
     uwsgi: Any = sys.modules.get("uwsgi")
     if uwsgi is not None and not {"enable-threads", "threads"} & {_text(name) for name in uwsgi.opt}:
         raise ConfigurationError(
-            "uWSGI runs without threads, so the event loop of the inbox would stand still: set `enable-threads = true`"
+            "uWSGI needs `enable-threads = true`: without it, the event loop of the inbox stands still between requests"
         )
 
 

@@ -15,6 +15,7 @@ from tests.support import ROOT
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
+PROGRAMS = Path(sys.executable).parent
 APPS = "tests.integrations.frameworks.apps"
 
 
@@ -26,17 +27,24 @@ class Server:
         self.folder = folder
         self.port = free_port()
         app = f"{APPS}.{framework.module}:app"
-        command = [part.format(app=app, port=self.port) for part in framework.command]
+        program, *options = [part.format(app=app, port=self.port) for part in framework.command]
         self.log = (folder / "log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *command],
+            [str(PROGRAMS / program), *options],
             stdout=self.log,
             stderr=self.log,
             cwd=ROOT,
-            env={**os.environ, "SHOP_DATABASE": database, "SHOP_FOLDER": str(folder), **environment},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "SHOP_DATABASE": database,
+                "SHOP_FOLDER": str(folder),
+                **environment,
+            },
             start_new_session=True,
         )
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30)
+        no_keep_alive = httpx.Limits(max_keepalive_connections=0)  # uWSGI closes connections without saying so
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30, limits=no_keep_alive)
 
     def __enter__(self) -> Self:
         wait_until(self._answers, "the server answers", within=60, ignore=(httpx.TransportError,))

@@ -21,7 +21,7 @@ inbox = Inbox(
     os.environ["SHOP_DATABASE"],
     poll="50ms",
     lease="2s",
-    claim_timeout="2s",
+    claim_timeout=os.environ.get("SHOP_CLAIM_TIMEOUT", "2s"),
     receive_timeout="2s",
     stop_grace="10s",
     max_body="20kB",

@@ -1,14 +1,17 @@
 """The frameworks of the suite: the module of each app in `apps/`, and the command of its server.
 
 To add a framework, write a module in `apps/` with the `inbox` of `shop` below `/webhooks` and the page `/`, which
-answers "the shop <module>", and add a row here. `{app}` is replaced by `<module>:app`, and `{port}` by a free port.
+answers "the shop <module>", and add a row here. The command is a program of the virtual environment. `{app}` is
+replaced by `<module>:app`, and `{port}` by a free port.
 """
 
 import signal
 from dataclasses import dataclass
 
 GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}", "{app}")
-WAITRESS = ("waitress", "--threads", "8", "--listen", "127.0.0.1:{port}", "{app}")
+WAITRESS = ("waitress-serve", "--threads", "8", "--listen", "127.0.0.1:{port}", "{app}")
+UWSGI = ("uwsgi", "--master", "--enable-threads", "--threads", "8", "--need-app", "--die-on-term",
+         "--http-socket", "127.0.0.1:{port}", "--module", "{app}")  # fmt: skip
 UVICORN = ("uvicorn", "--port", "{port}", "{app}")
 
 
@@ -18,19 +21,18 @@ class Framework:
 
     module: str
     command: tuple[str, ...]
-    """The arguments of `python -m`."""
-
     stop: signal.Signals = signal.SIGTERM
     """The signal that stops its server cleanly."""
 
     @property
     def name(self) -> str:
-        return self.module.removesuffix("_app")
+        return f"{self.module.removesuffix('_app')}-{self.command[0]}"
 
 
 FRAMEWORKS = [
     Framework("fastapi_app", UVICORN),
     Framework("flask_app", GUNICORN),
+    Framework("flask_app", UWSGI),
     Framework("bottle_app", GUNICORN),
     Framework("falcon_app", WAITRESS, signal.SIGINT),
 ]
