@@ -26,6 +26,7 @@ COMMANDS = {
     "effects": "List effects, and replay failed ones.",
     "stats": "Count events by source and status, with lag and age.",
     "alerts": "List open incidents and alert rules, and test the targets.",
+    "fsck": "Check that the database agrees with the guarantees.",
     "prune": "Delete receipts and payloads that are past their retention.",
     "forget": "Erase the payloads about an object or an email address.",
     "email": "Query email status, suppressions and counts.",

@@ -370,3 +370,54 @@ class ListedReceipt(QueryRow, frozen=True):
     is_paused: bool
     due_in: float | None
     lease_left: float | None
+
+
+class FsckRow(QueryRow, frozen=True):
+    """A row that contradicts a guarantee. `key` names it in its table, and `receipt` is its event."""
+
+    key: int | str
+    receipt: int | None
+    detail: str
+
+
+class FsckBody(QueryRow, frozen=True):
+    """A stored payload with the fingerprint of its receipt."""
+
+    id: int
+    source: str
+    tenant: str
+    event_id: str
+    provider: str
+    fingerprint: bytes
+    body: bytes
+    headers: str
+    key_id: str | None
+    object: str | None
+
+
+class ReplayCount(QueryRow, frozen=True):
+    """How often a receipt was replayed."""
+
+    receipt: int
+    number: int
+
+
+class AuditedReplay(QueryRow, frozen=True):
+    """A receipt that a row of the audit log names as replayed. `id` is that row."""
+
+    id: int
+    receipt: int
+
+
+class SchemaObject(QueryRow, frozen=True):
+    """A table, view, index, trigger, routine or type. One that is not valid has no effect."""
+
+    name: str
+    is_valid: bool
+
+
+class SchemaColumn(QueryRow, frozen=True):
+    """A column of a table or view."""
+
+    name: str
+    part: str

@@ -9,14 +9,20 @@ from oncehook.model.delivery import Rejection
 from oncehook.model.incident import Incident, IncidentChanges, LeasedAlert, RuleMeasurement, SettledAlert, TargetLease
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import (
+    AuditedReplay,
     AuditedRun,
     AuditEntry,
     ConsumerReceipt,
+    FsckBody,
+    FsckRow,
     KeyUse,
     Leader,
     Prunable,
     RegisteredKey,
+    ReplayCount,
     ReplayEntry,
+    SchemaColumn,
+    SchemaObject,
     SecretUse,
     SelectedCount,
     StoredAttempt,
@@ -33,6 +39,7 @@ from oncehook.store.rows import (
     BackfillRange,
     BackfillRow,
     Cutoffs,
+    FsckWindow,
     PruneCursor,
     ReceiptPosition,
     ResealedPage,
@@ -349,3 +356,30 @@ class LeadershipStore(Protocol):
 
     async def leaders(self) -> list[Leader]:
         """Return the last leader of each task."""
+
+
+class FsckStore(Protocol):
+    """Reads rows that contradict a guarantee, window by window. Nothing is written or locked."""
+
+    async def window(
+        self, table: str, after: FsckWindow | None, limit: int, *, source: str | None, since: datetime | None
+    ) -> FsckWindow | None:
+        """Return the next window of a table, with at most `limit` rows. None after the last row."""
+
+    async def find(self, check: str, window: FsckWindow | None, **parameters: Any) -> list[FsckRow]:
+        """Return the rows of a window that a check objects to. A check of a whole table has no window."""
+
+    async def bodies(self, window: FsckWindow) -> list[FsckBody]:
+        """Return the payloads of a window of receipts whose bytes the database could not compare itself."""
+
+    async def replayed(self, window: FsckWindow) -> list[ReplayCount]:
+        """Return the receipts of a window that were replayed."""
+
+    async def audited_replays(self, after: int, limit: int) -> list[AuditedReplay]:
+        """Return the receipts that the next `limit` replays of the audit log name."""
+
+    async def objects(self) -> list[SchemaObject]:
+        """Return the objects of the schema."""
+
+    async def columns(self) -> list[SchemaColumn]:
+        """Return the columns of all tables and views."""

@@ -142,3 +142,17 @@ class GivenUp(NamedTuple):
     replays: int
     source: str
     event_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FsckWindow:
+    """A window of a table: its bounds as parameters, and the number of rows that are examined."""
+
+    parameters: Mapping[str, Any]
+    number: int
+
+    @property
+    def end(self) -> dict[str, Any]:
+        """The bounds after which the next window begins."""
+        names = [name for name in self.parameters if name.startswith("last")]
+        return {name.replace("last", "after"): self.parameters[name] for name in names}

@@ -20,6 +20,7 @@ from oncehook.store.email import SqlEmailStore
 from oncehook.store.encrypted_rows import SqlEncryptedRowStore
 from oncehook.store.encryption import Encryption
 from oncehook.store.fast_path import SqlFastPathStore
+from oncehook.store.fsck import SqlFsckStore
 from oncehook.store.identity import IdentityMonitor
 from oncehook.store.leadership import SqlLeadershipStore
 from oncehook.store.operations import SqlOperationStore
@@ -27,6 +28,7 @@ from oncehook.store.operator_protocols import (
     AlertStore,
     BackfillStore,
     EncryptedRowStore,
+    FsckStore,
     LeadershipStore,
     OperationStore,
     ReceiptStore,
@@ -99,6 +101,7 @@ class Store:
         self.leadership: LeadershipStore = SqlLeadershipStore(executor)
         self.email: EmailStore = SqlEmailStore(executor, database.transaction)
         self.fast_path = SqlFastPathStore(executor)
+        self.fsck: FsckStore = SqlFsckStore(executor)
         self.schema: SchemaStore = database.schema
         self.wakeups: WakeupStore = database.wakeups
         self.shards: ShardStore | None = database.shards

@@ -7,7 +7,7 @@ ORDER BY received_at, id LIMIT :limit
 -- name: tenant_counts
 SELECT (SELECT count(*) FROM webhook_receipts WHERE source = :source AND tenant = :tenant AND tenant <> '') AS receipts,
        (SELECT count(*) FROM webhook_effects WHERE scope = :scope) AS effects,
-       (SELECT count(*) FROM webhook_entities WHERE scope = :scope OR scope > :scope || '#' AND scope < :scope || '$') AS entities,
+       (SELECT count(*) FROM webhook_entities WHERE scope = :scope OR scope > :scope || '@' AND scope < :scope || 'A') AS entities,
        (SELECT count(*) FROM webhook_rejections WHERE source = :source AND tenant = :tenant) AS rejections
 
 -- name: erase_receipts
@@ -27,8 +27,8 @@ DELETE FROM webhook_effects WHERE scope = :scope
 RETURNING id
 
 -- name: erase_tenant_entities
--- A scope may have a consumer behind a #. The character after it is $.
-DELETE FROM webhook_entities WHERE scope = :scope OR scope > :scope || '#' AND scope < :scope || '$'
+-- A scope may have a consumer behind an @. The character after @ is A.
+DELETE FROM webhook_entities WHERE scope = :scope OR scope > :scope || '@' AND scope < :scope || 'A'
 RETURNING id
 
 -- name: erase_tenant_rejections

@@ -207,7 +207,7 @@ WHERE t.id = ANY(CAST(:ids AS text)::bigint[]) AND t.source = :source
 
 -- name: of_moved_entity
 -- Whether the entity `t` belongs to the source: by its scope, or by its newest event. A fragment.
-(t.scope = :source OR t.scope > :source || '#' AND t.scope < :source || '$' OR t.scope > :source || '/' AND t.scope < :source || '0'
+(t.scope = :source OR t.scope > :source || '@' AND t.scope < :source || 'A' OR t.scope > :source || '/' AND t.scope < :source || '0'
  OR EXISTS (SELECT 1 FROM webhook_receipts r WHERE r.id = t.receipt_id AND r.source = :source))
 
 -- name: entities_to_move
