@@ -29,7 +29,9 @@ from oncehook.model import values
 from oncehook.model.states import TRANSITIONS, State
 from oncehook.observability.log_events import LOG_EVENTS
 from oncehook.observability.metrics import METRICS
+from oncehook.operations.fsck_checks import CHECKS, INVARIANTS
 from oncehook.receiver.ack import ERRORS
+from oncehook.testing.crash_points import CRASH_POINTS, Call, InHandler, Statement, Where
 from oncehook.web import settings as dashboard
 from oncehook.web.api import ENDPOINTS
 
@@ -269,6 +271,39 @@ def decisions() -> str:
     return "\n".join(lines)
 
 
+# -- guarantees and crash points ------------------------------------------------------------------------------------
+
+
+def fsck_invariants_table() -> str:
+    rows = []
+    for name, invariant in INVARIANTS.items():
+        checks = ", ".join(f"`{check.name}`" for check in CHECKS if name in check.invariants)
+        rows.append((name, invariant.promise, checks, invariant.limit or ""))
+    return table(("guarantee", "promise", "checks", "cannot be checked here"), rows)
+
+
+def fsck_checks_table() -> str:
+    rows = [(f"`{check.name}`", check.sentence, check.remedy) for check in CHECKS]
+    return table(("check", "a violation means", "what to do"), rows)
+
+
+def crash_points_table() -> str:
+    rows = [(p.name, p.sentence, _where(p.postgres), _where(p.sqlite)) for p in CRASH_POINTS]
+    return table(("point", "moment", "PostgreSQL", "SQLite"), rows)
+
+
+def _where(where: Where) -> str:
+    if isinstance(where, Statement):
+        follows = "" if where.follows is None else f" of `{where.follows}`"
+        return f"{where.when} the statement `{where.query}`{follows}".replace("sent the", "sent: the")
+    if isinstance(where, Call):
+        name = where.path.rpartition(":")[2]
+        return f"half of `{name}`" if where.when == "sent" else f"{where.when} `{name}`"
+    if isinstance(where, InHandler):
+        return "in the handler"
+    return f"none: {where}"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
@@ -296,6 +331,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "scale-figures": capacity.figures_table,
     "scale-plan": capacity.plan_table,
     "scale-cost": capacity.cost_table,
+    "fsck-invariants": fsck_invariants_table,
+    "fsck-checks": fsck_checks_table,
+    "crash-points": crash_points_table,
 }
 
 

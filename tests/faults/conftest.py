@@ -11,7 +11,7 @@ from tests.support.servers import Postgres
 @pytest.fixture(autouse=True)
 def fsck_at_the_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Check the databases of the test with `oncehook fsck`. Those whose server the test has stopped are left out."""
-    addresses = [request.getfixturevalue("database")] if "database" in request.fixturenames else []
+    addresses: list[str] = [request.getfixturevalue("database")] if "database" in request.fixturenames else []
     make, drop, dropped = Postgres.database, Postgres.drop_later, list[tuple[Postgres, str]]()
 
     def database(server: Postgres, *, migrated: bool = False) -> str:

@@ -171,6 +171,29 @@ async def test_everything_of_a_tenant_is_erased_and_nothing_of_another(
     ]
 
 
+async def test_entities_that_consumers_have_of_a_tenant_are_erased(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    inbox = make_inbox(worker=True)
+    inbox.source("stripe", secrets_for=lambda tenant: [f"whsec_{tenant}"])
+
+    for consumer in ("main", "search"):
+
+        @inbox.on("stripe", "*", consumer=consumer)
+        async def handle(event: Event) -> None:
+            await event.advance("invoice", event.object_id, version=1)
+
+    async with inbox.lifespan():
+        for tenant in ("acme", "acme-2"):
+            assert (await deliver(inbox, "stripe", stripe_body("evt_1"), tenant=tenant)).status == 202
+        await eventually(receipts_are(rows, "processed", 4), "both consumers have handled the event of both tenants")
+        store = inbox._runtime.store
+        assert (await store.retention.tenant_counts("stripe", "acme")).entities == 2
+        await forget_tenant(store, "stripe", "acme", actor="me@here")
+    scopes = rows("SELECT scope FROM webhook_entities ORDER BY 1")
+    assert scopes == [("stripe/acme-2",), ("stripe/acme-2@search",)]
+
+
 async def test_large_tenant_is_erased_in_batches(store: Store, rows: Rows) -> None:
     await store.claims.insert([make_claim(f"evt_{number}", tenant="acme") for number in range(BATCH + 10)])
     await store.claims.insert([make_claim("evt_other", tenant="other")])

@@ -157,8 +157,8 @@ def copies(database: str, request: pytest.FixtureRequest) -> Callable[[str], str
 
     def copy(name: str) -> str:
         with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{original}'")  # type: ignore[arg-type]
-            connection.execute(f"CREATE DATABASE {original}_{name} TEMPLATE {original}")  # type: ignore[arg-type]
+            connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{original}'")
+            connection.execute(f"CREATE DATABASE {original}_{name} TEMPLATE {original}")
         return server.url(f"{original}_{name}")
 
     return copy

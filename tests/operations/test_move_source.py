@@ -298,12 +298,15 @@ async def test_large_bodies_and_the_receipts_of_consumers_move(databases: ShardD
         @inbox.on("one", "*", consumer=consumer)
         async def handle(event: Event) -> None:
             handled.append((event.consumer, len(event.raw)))
+            await event.advance("invoice", "in_1", version=1)
 
     async with inbox.lifespan():
         assert await post(inbox, "one", "evt_1", filler="x" * 5000) == 202
         await settle(databases, "main", 2)
+        run_sql(databases.addresses["main"], "UPDATE webhook_entities SET receipt_id = 1")  # as if it was pruned
         await (await mover(inbox)).run()
         assert databases.rows("main", "SELECT * FROM webhook_payload_objects") == []
+        assert databases.rows("a", "SELECT scope FROM webhook_entities ORDER BY 1") == [("one",), ("one@search",)]
         assert len(databases.rows("a", "SELECT * FROM webhook_payload_objects WHERE NOT is_released")) == 1
         await refresh(inbox)
         assert (await inbox.replay("evt_1")).count == 2
