@@ -69,7 +69,7 @@ def make_inbox(database: str, folder: Path, reach: Callable[[str], None], **sett
     inbox.source("stripe", secrets=["whsec_test"])
     parameter = "$1" if database.startswith("postgresql") else "?"
 
-    @inbox.effect(retry=Retry(attempts=30, first=0.01, most=0.05))
+    @inbox.effect(timeout=20.0, retry=Retry(attempts=30, first=0.01, most=0.05))
     def send(effect: Effect, to: str) -> None:
         with (folder / "effects").open("a") as file:
             file.write(f"{effect.idempotency_key} {to}\n")
@@ -101,7 +101,7 @@ async def serve(database: str, folder: Path) -> None:
     """Receive, handle, relay and rescue until SIGTERM."""
     trigger, reach = install(database)
     inbox = make_inbox(database, folder, reach)
-    relay.RESCUE_INTERVAL, relay.MARGIN = 0.1, -59.0  # leases of effects expire after a second
+    relay.RESCUE_INTERVAL, relay.MARGIN = 0.1, -19.0  # leases of effects expire after a second
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     if trigger is not None:

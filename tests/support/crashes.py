@@ -240,6 +240,7 @@ async def _crash_operation(
         set_age(database, "evt_2", 20)
     code = await CrashProcess(database, folder, point.part, point.name, fault).ended()
     assert code == -signal.SIGKILL or fault != "kill", f"the point was not reached: {code}. {repeat}"
+    run_sql(database, "UPDATE webhook_leaders SET expires_at = taken_at")  # as after PRUNE_TERM
     assert await CrashProcess(database, folder, point.part).ended() == 0, repeat
     if point.part == "replay":
         await finish(database, folder, sender)

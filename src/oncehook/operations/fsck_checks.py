@@ -247,7 +247,7 @@ CHECKS: tuple[Check, ...] = (
         ("I1",),
         None,
         "A partition of payloads is not attached, so its events seem to have no payload.",
-        "Attach it: ALTER TABLE webhook_payloads ATTACH PARTITION, with the bounds of its day.",
+        "Attach it to webhook_payloads with ATTACH PARTITION and the bounds of its day.",
     ),
     Check(
         "schema",

@@ -50,7 +50,7 @@ def install(point: CrashPoint, dialect: str, fault: Fault) -> tuple[Trigger, Cal
     elif isinstance(where, Statement) and dialect == "sqlite":
         _wrap_sqlite(where, trigger)
     elif isinstance(where, Statement):
-        _wrap_postgres(_marker(dialect, where.query), where.when, trigger)
+        _wrap_postgres(_marker(dialect, where.query), where, trigger)
     if not isinstance(where, InHandler) and where.when == SENT:
         _wrap_transport(trigger)
     step = where.step if isinstance(where, InHandler) else ""
@@ -107,19 +107,19 @@ def _marker(dialect: str, query: str) -> str:
     return max((part.strip() for part in _VARIABLE.split(queries.load(dialect)[query])), key=len)
 
 
-def _wrap_postgres(marker: str, when: str, trigger: Trigger) -> None:
+def _wrap_postgres(marker: str, where: Statement, trigger: Trigger) -> None:
     connection: Any = importlib.import_module("asyncpg").Connection
 
     def wrap(original: Any) -> Any:
         async def run(self: Any, query: str, *args: Any, **options: Any) -> Any:
             if marker not in query:
                 return await original(self, query, *args, **options)
-            if when == BEFORE:
+            if where.when == BEFORE:
                 trigger.fire()
-            if when == SENT:
+            if where.when == SENT:
                 trigger.transport = self._transport
             result = await original(self, query, *args, **options)
-            if when == AFTER:
+            if where.when == AFTER and (result or not where.needs_rows):
                 trigger.fire()
             return result
 
@@ -153,24 +153,32 @@ def _wrap_sqlite(where: Statement, trigger: Trigger) -> None:
     marker = _marker("sqlite", where.query)
     earlier = None if where.follows is None else _marker("sqlite", where.follows)
 
-    def is_reached(sql: str, texts: list[str]) -> bool:
-        return marker in sql and (earlier is None or any(earlier in text for text in texts))
+    def is_reached(connection: Any, sql: str) -> bool:
+        """Whether a statement is that of the point, in a transaction that has changed rows if it must have."""
+        if marker not in sql:
+            return False
+        is_later = earlier is None or any(earlier in text for text in connection.texts)
+        return is_later and (earlier is None or connection.total_changes > connection.changes_before)
 
     class Cursor(sqlite3.Cursor):
         def execute(self, sql: str, parameters: Any = ()) -> Any:
-            texts: list[str] = self.connection.__dict__.setdefault("texts", [])
+            connection: Any = self.connection
             if sql.startswith("BEGIN"):
-                texts.clear()
-            texts.append(sql)
-            if where.when == BEFORE and is_reached(sql, texts):
+                connection.texts, connection.changes_before = [], connection.total_changes
+            reached = is_reached(connection, sql)
+            if reached and where.when == BEFORE:
                 trigger.fire()
             result = super().execute(sql, parameters)
-            if where.when == AFTER and is_reached(sql, texts):
+            connection.texts.append(sql)
+            if reached and where.when == AFTER:
                 trigger.fire()
             return result
 
     def instrument(kind: Any) -> Any:
         class Connection(kind):  # type: ignore[misc]
+            texts: list[str] = []  # noqa: RUF012  # replaced by each BEGIN
+            changes_before = 0
+
             def cursor(self, factory: Any = Cursor) -> Any:
                 return super().cursor(factory)
 

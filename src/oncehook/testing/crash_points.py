@@ -16,7 +16,8 @@ class Statement:
 
     query: str
     when: str
-    follows: str | None = None  # only after this query, in the same transaction
+    follows: str | None = None  # only after this query has changed rows, in the same transaction
+    needs_rows: bool = False  # only if the statement returned rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ CRASH_POINTS: tuple[CrashPoint, ...] = (
         "W3",
         "work",
         "The event is leased, and the reply of the database is lost.",
-        Statement("lease", AFTER),
+        Statement("lease", AFTER, needs_rows=True),
         Statement("COMMIT", AFTER, follows="lease"),
     ),
     _point("W4", "work", "The worker has the event.", Call(f"{LEASES}.take", AFTER, needs_result=True)),
