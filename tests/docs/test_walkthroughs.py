@@ -13,6 +13,7 @@ from tests.support.walkthrough import Block, Walkthrough, blocks_of
 NAMES = ["docs/step-by-step.md", "docs/tutorial.md"]
 
 
+@pytest.mark.timeout(400)  # some thirty processes start one after the other, which takes a minute on a busy machine
 @pytest.mark.parametrize("name", NAMES)
 def test_page_works_as_printed(name: str, tmp_path: Path) -> None:
     assert Walkthrough(tmp_path).follow(PAGES[name]) > 10
