@@ -77,7 +77,6 @@ test-lowest test-newest: test-%:
 	$(PYTHON) -m venv --clear .venv-$*
 	$(PYTHON) -m tests.support.versions $* > .venv-$*/requirements.txt
 	.venv-$*/bin/pip install -q -r .venv-$*/requirements.txt -e '.[postgres,sqlalchemy,otel]'
-	.venv-$*/bin/python -m tests.support.program_setup
 	.venv-$*/bin/pip freeze --exclude-editable
 	.venv-$*/bin/python -m pytest -q $(VERSION_TESTS) $(ARGS)
 
