@@ -347,9 +347,9 @@ class Inbox(Registration):
         """The inbox as a WSGI app, which you mount in yours.
 
         The first request in each process starts the inbox there, in a thread with its own event loop. It stops when
-        the process exits. See `start` and `stop` of the app.
+        the process exits. `mount`, `start` and `stop` are its methods.
 
-            app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/webhooks": inbox.wsgi})
+            app = inbox.wsgi.mount(bottle_app)
         """
         return self._gateway
 

@@ -15,11 +15,10 @@ import psycopg
 import pytest
 
 from oncehook.store.identity import Identity
-from tests.faults.test_kill import assert_every_ack_is_recorded
 from tests.faults.test_standby import doctor
 from tests.faults.test_worker_kill import assert_each_event_was_applied_once
 from tests.support.patroni import Cluster, Node, patroni_cluster
-from tests.support.recording_senders import Ledger, send
+from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
 from tests.support.serve import Process, write_config
 from tests.support.servers import run_sql
 from tests.support.stores import open_store

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.test_kill import assert_every_ack_is_recorded
 from tests.support.aws import Moto
 from tests.support.encryption import ring
 from tests.support.intake import SqsQueue, message, sqs_queue
-from tests.support.recording_senders import Ledger, send
+from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
 from tests.support.serve import Process, write_config
 from tests.support.servers import run_sql
 from tests.support.waiting import eventually, pause_at_random

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_kill import assert_every_ack_is_recorded
-from tests.support.recording_senders import Ledger, send
+from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
 from tests.support.serve import Process, write_config
 from tests.support.servers import Postgres, children_of
 from tests.support.waiting import eventually, let_time_pass

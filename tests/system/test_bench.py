@@ -36,6 +36,13 @@ def test_the_accept_benchmark_measures_the_echo_and_both_databases(tmp_path: Pat
 
 
 @pytest.mark.torture
+def test_the_wsgi_benchmark_compares_both_adapters(tmp_path: Path) -> None:
+    printed, figures = run_benchmark(tmp_path, "bench.wsgi", "--seconds", "0.2", "--rounds", "1", "--connections", "8")
+    assert set(figures) == {"asgi", "wsgi", "ratio"} and min(figures.values()) > 0
+    assert "ratio" in printed
+
+
+@pytest.mark.torture
 def test_the_process_benchmark_handles_single_events_and_batches(tmp_path: Path) -> None:
     options = ["--targets", "single", "batch", "--events", "300", "--rounds", "1"]
     printed, figures = run_benchmark(tmp_path, "bench.process", *options)
