@@ -1,6 +1,8 @@
 """WSGI requests: paths, queries, headers and bodies as servers pass them, and the response."""
 
 import io
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -8,9 +10,17 @@ import pytest
 from oncehook.receiver.ack import Response
 from oncehook.receiver.handover import RequestBody
 from oncehook.receiver.request import Scope
-from oncehook.receiver.wsgi import make_body, make_scope, respond
+from oncehook.receiver.wsgi import _interrupt, make_body, make_scope, respond
+from tests.support.waiting import wait_until
 
 ENVIRON: dict[str, Any] = {"REQUEST_METHOD": "POST", "wsgi.url_scheme": "https", "wsgi.input": io.BytesIO()}
+
+
+class Stalled:
+    """The body of a client that sends nothing."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.read = connection.recv
 
 
 def test_scope_has_the_parts_of_the_request_as_asgi_has_them() -> None:
@@ -73,6 +83,27 @@ def test_body_is_read_up_to_its_length_or_to_its_end(fields: dict[str, Any], rea
     body = make_body({**ENVIRON, **fields, "wsgi.input": io.BytesIO(b"abcdef")})
     message = body.next_message()
     assert (message["type"], message["body"]) == ("http.request", read)
+
+
+def test_late_body_is_interrupted_on_a_socket_and_nowhere_else() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        read = make_body({**ENVIRON, "CONTENT_LENGTH": "3", "gunicorn.socket": ours, "wsgi.input": Stalled(ours)})
+        thread = threading.Thread(target=read.next_message)
+        thread.start()
+        wait_until(lambda: read.is_reading, "the thread reads")
+        read.stop_reading()
+        thread.join(30)
+        assert not thread.is_alive()
+        ours.sendall(b"408")
+        assert theirs.recv(3) == b"408", "a response can still be sent"
+    assert _interrupt({**ENVIRON, "gunicorn.socket": object()}) is None
+
+
+def test_status_without_a_known_phrase_is_sent() -> None:
+    started: list[Any] = []
+    respond(ENVIRON, lambda *args: started.append(args), lambda name, scope, body: (299, b"", ()))
+    assert started[0][0] == "299 Other"
 
 
 @pytest.mark.parametrize(("method", "content"), [("POST", b"{}"), ("HEAD", b"")])

@@ -69,6 +69,25 @@ def test_start_that_fails_gets_503_and_a_log_line_and_is_tried_again_later(
 
 
 @pytest.mark.anyio
+async def test_lifespan_does_not_start_an_inbox_that_runs_in_its_thread(sqlite: str) -> None:
+    inbox = wsgi_inbox(sqlite)
+    inbox.wsgi.start()
+    with pytest.raises(ConfigurationError, match="already runs in another event loop"):
+        await inbox.start()
+    assert deliver(inbox, "evt_1") == 202
+    inbox.wsgi.stop()
+
+
+def test_request_does_not_wait_long_for_a_start_by_another_thread(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox = wsgi_inbox(sqlite)
+    monkeypatch.setattr("oncehook.runtime.loop_thread.START_SECONDS", 0.05)
+    with inbox.wsgi.thread._transition:  # as a start that waits for its database
+        assert deliver(inbox, "evt_1") == 503
+    assert deliver(inbox, "evt_1") == 202
+    inbox.wsgi.stop()
+
+
+@pytest.mark.anyio
 async def test_inbox_that_runs_in_another_loop_is_not_started_twice(sqlite: str) -> None:
     inbox = wsgi_inbox(sqlite)
     async with inbox.lifespan():

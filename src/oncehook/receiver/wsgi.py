@@ -6,6 +6,7 @@ not distinguish `-` and `_` in the names of headers, and it has no way to close 
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ Environ = Mapping[str, Any]
 StartResponse = Callable[..., object]
 WsgiApp = Callable[[Any, Any], Iterable[bytes]]
 
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
 SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 """Where servers keep the connection of a request. A body that is late is interrupted there."""
 
@@ -32,7 +34,7 @@ def respond(environ: Environ, start_response: StartResponse, answer: Answer) -> 
     name = decode_path(environ.get("PATH_INFO", "")).strip("/")
     response = answer(name, make_scope(environ), make_body(environ))
     status, body, headers = response or rejected_response("malformed", CLOSE)  # a server needs some response
-    start_response(f"{status} {HTTPStatus(status).phrase}", response_headers(status, body, headers))
+    start_response(f"{status} {PHRASES.get(status, 'Other')}", response_headers(status, body, headers))
     return () if environ["REQUEST_METHOD"] == "HEAD" else (body,)
 
 
@@ -100,9 +102,15 @@ def make_body(environ: Environ) -> RequestBody:
         length: int | None = int(declared) if declared.isascii() and declared.isdigit() else 0
     else:
         length = None if environ.get("wsgi.input_terminated") else 0
+    return RequestBody(environ["wsgi.input"].read, length, _interrupt(environ))
+
+
+def _interrupt(environ: Environ) -> Callable[[], None] | None:
+    """Return a function that ends a blocking read on the connection of a request, if the server shares it."""
     connection = next((environ[name] for name in SOCKETS if name in environ), None)
-    interrupt = None if connection is None else lambda: connection.shutdown(socket.SHUT_RD)
-    return RequestBody(environ["wsgi.input"].read, length, interrupt)
+    if not isinstance(connection, socket.socket):
+        return None
+    return partial(socket.socket.shutdown, connection, socket.SHUT_RD)  # that of a TLS socket would end encryption too
 
 
 def response_headers(status: int, body: bytes, headers: Iterable[Header]) -> list[tuple[str, str]]:

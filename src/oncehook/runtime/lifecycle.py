@@ -5,6 +5,8 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from oncehook.model.errors import ConfigurationError
+
 Transition = Callable[[], Awaitable[None]]
 
 
@@ -16,6 +18,7 @@ class Lifecycle:
         self._close = close
         self._starts = 0
         self._process = 0  # of the first start
+        self._home: asyncio.AbstractEventLoop | None = None  # the loop of the first start
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
 
@@ -31,10 +34,15 @@ class Lifecycle:
 
     async def start(self) -> None:
         async with self._transition_lock():
+            loop = asyncio.get_running_loop()
+            if self.is_running and loop is not self._home:
+                raise ConfigurationError(
+                    "the inbox already runs in another event loop of this process, or did so before a fork"
+                )
             self._starts += 1
             if self._starts > 1:
                 return
-            self._process = os.getpid()
+            self._process, self._home = os.getpid(), loop
             try:
                 await self._open()
             except BaseException:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from concurrent.futures import thread as _thread_pools  # noqa: F401  # it registers its exit before ours
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,11 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 5.0
 """After a start that failed, requests get 503 for this time. The next one after it starts the inbox again."""
+
+START_SECONDS = 5.0
+"""How long a request waits for a start by another request. The threads of a server must not all wait for a database."""
+
+_running: "set[LoopThread]" = set()  # of this process, and of a parent at a fork
 
 
 class LoopThread:
@@ -47,7 +53,6 @@ class LoopThread:
         self._is_for_requests = False  # a server uses it, until the process exits
         self._blocks = 0  # that hold it
         self._failed_at = float("-inf")
-        at_exit(self._stop_at_exit)
 
     def start(self) -> Handover:
         """Start the inbox, unless it runs already. Raises what its start raises."""
@@ -57,17 +62,20 @@ class LoopThread:
 
     def start_for_request(self) -> Handover | None:
         """Start the inbox, unless it runs already. Returns None if it was stopped, or cannot start now."""
-        with self._transition:
+        if not self._transition.acquire(timeout=START_SECONDS):
+            return None  # another thread waits for a database that does not respond
+        try:
             if not self._may_start:
                 return None
-            try:
-                handover = self._start()
-            except Exception as error:
-                self._failed_at = SYSTEM.monotonic()
-                signals.emit("start_failed", detail=str(error) if isinstance(error, OncehookError) else repr(error))
-                return None
-            self._is_for_requests = True
-            return handover
+            handover = self._start()
+        except Exception as error:
+            self._failed_at = SYSTEM.monotonic()
+            signals.emit("start_failed", detail=str(error) if isinstance(error, OncehookError) else repr(error))
+            return None
+        finally:
+            self._transition.release()
+        self._is_for_requests = True
+        return handover
 
     @contextmanager
     def held(self, *, worker: bool | None = None) -> "Iterator[LoopThread]":
@@ -144,9 +152,11 @@ class LoopThread:
         except BaseException:
             self._end()
             raise
+        _running.add(self)
         return self.handover
 
     def _end(self) -> None:
+        _running.discard(self)
         loop, stopping, thread = self._loop, self._stopping, self._thread
         if loop is not None and stopping is not None:
             with suppress(RuntimeError):  # it has ended already
@@ -167,10 +177,6 @@ class LoopThread:
         with Path(os.devnull).open("r+b", buffering=0) as null:
             for number in numbers:
                 os.dup2(null.fileno(), number)
-
-    def _stop_at_exit(self) -> None:
-        if self.process == os.getpid():  # a forked child has no such thread
-            self.stop()
 
     # -- in the thread --------------------------------------------------------------------------------------------
 
@@ -205,14 +211,17 @@ class LoopThread:
             await handover.close(settings.stop_grace)
 
 
-def at_exit(function: Any) -> None:
-    """Call a function when the process exits, while it can still use threads.
+def _stop_all() -> None:
+    """Stop the inboxes of this process. The threads of a parent do not exist here."""
+    for thread in list(_running):
+        if thread.process == os.getpid():
+            thread.stop()
 
-    `atexit` calls too late: the thread pools of Python accept no more work then, and closing a store needs them.
-    """
-    register = getattr(threading, "_register_atexit", atexit.register)
-    with suppress(RuntimeError):  # the process is exiting
-        register(function)
+
+# `atexit` calls too late: the thread pools of Python accept no more work then, and closing a store needs them.
+# Functions that are registered here run in reverse order, so this one runs before that of the thread pools.
+with suppress(RuntimeError):  # the interpreter is exiting
+    getattr(threading, "_register_atexit", atexit.register)(_stop_all)
 
 
 def check_threads() -> None:

@@ -24,14 +24,17 @@ class Framework:
     stop: signal.Signals = signal.SIGTERM
     """The signal that stops its server cleanly."""
 
+    interrupts: bool = False
+    """Whether a body that is late gets 408. Some servers read the whole body first, or do not share the connection."""
+
     @property
     def name(self) -> str:
         return f"{self.module.removesuffix('_app')}-{self.command[0]}"
 
 
 FRAMEWORKS = [
-    Framework("fastapi_app", UVICORN),
-    Framework("flask_app", GUNICORN),
+    Framework("fastapi_app", UVICORN, interrupts=True),
+    Framework("flask_app", GUNICORN, interrupts=True),
     Framework("flask_app", UWSGI),
     Framework("bottle_app", GUNICORN),
     Framework("falcon_app", WAITRESS, signal.SIGINT),

@@ -1,6 +1,7 @@
 """Every framework behind its real server, over HTTP: answers, races, an outage, a kill, a replay and a stop."""
 
 import asyncio
+import socket
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,6 +15,7 @@ from oncehook.receiver.ack import ERRORS
 from tests.integrations.frameworks.server import Server
 from tests.integrations.frameworks.table import FRAMEWORKS, Framework
 from tests.support.events import stripe_body, stripe_headers
+from tests.support.serve import request
 from tests.support.servers import run_sql, sqlite_file
 from tests.support.waiting import wait_until
 
@@ -34,6 +36,8 @@ def test_framework_answers_as_every_other_and_handles_each_event_once(framework:
         assert_answers(server, database)
         assert_duplicates_at_the_same_time_are_one_event(server, database)
         assert_outage_gets_503(server, database)
+        if framework.interrupts:
+            assert_late_body_gets_408(server, database)
         assert_replay_runs_the_handler_again(database)
         assert deliver(server, "evt_slow", "slow.one").status_code == 202
         wait_until((tmp_path / "started-evt_slow").exists, "the handler runs")
@@ -90,6 +94,15 @@ def assert_outage_gets_503(server: Server, database: str) -> None:
     assert deliver(server, "evt_outage").status_code in (200, 202), "the commit may have begun before the 503"
     wait_until_processed(database, "evt_outage")
     assert run_sql(database, LEDGER).count(("evt_outage",)) == 1
+
+
+def assert_late_body_gets_408(server: Server, database: str) -> None:
+    body = stripe_body("evt_late")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(request("/webhooks/stripe", stripe_headers(body), body)[:-1])
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b" 408 " in answer.splitlines()[0] and b'"timeout"' in answer
+    assert run_sql(database, HANDLED.format("evt_late")) == []
 
 
 def assert_replay_runs_the_handler_again(database: str) -> None:
