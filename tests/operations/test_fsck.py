@@ -13,19 +13,17 @@ import pytest
 from oncehook import Effect, Event, Inbox, Retry
 from oncehook.model.receipt import Filter
 from oncehook.operations.fsck import Report
-from oncehook.operations.fsck_checks import CHECKS, INVARIANTS
-from oncehook.operations.fsck_schema import expected_objects
+from oncehook.operations.fsck_checks import CHECKS
 from oncehook.operations.prune import prune
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
-from oncehook.testing import deliver, post
+from oncehook.testing import deliver
 from tests.support.ages import set_age
-from tests.support.encryption import ring
-from tests.support.events import Rows, stripe_body, stripe_headers
+from tests.support.events import Rows, stripe_body
 from tests.support.fsck import run_fsck, violations
 from tests.support.servers import Postgres, run_sql
 from tests.support.waiting import eventually
-from tests.support.work import claim, effects_are, receipts_are
+from tests.support.work import effects_are, receipts_are
 
 pytestmark = pytest.mark.anyio
 
@@ -182,9 +180,6 @@ async def test_every_planted_violation_is_found(filled: str, request: pytest.Fix
 
 def test_every_check_has_a_planted_violation(database: str) -> None:
     assert {check.name for check in CHECKS} == planted(database).keys() | STRUCTURAL
-    assert {name for check in CHECKS for name in check.invariants} <= INVARIANTS.keys()
-    unchecked = INVARIANTS.keys() - {name for check in CHECKS for name in check.invariants}
-    assert unchecked == {"I13", "I15", "I16"} and all(INVARIANTS[name].limit for name in unchecked)
 
 
 async def test_duplicates_behind_a_lost_constraint_are_found(filled: str) -> None:
@@ -212,44 +207,6 @@ async def test_duplicates_behind_a_lost_constraint_are_found(filled: str) -> Non
         assert (
             problems.keys() == {"lease_expired"} and "no such table: webhook_live_handlers" in problems["lease_expired"]
         )
-
-
-async def test_partition_that_is_not_attached_is_found(postgres: Postgres) -> None:
-    """Not one of this week: opening the database attaches those."""
-    database = postgres.database(migrated=True)
-    inbox = Inbox(database, worker=False)
-    async with inbox.lifespan():
-        await claim(inbox, "evt_1")
-    set_age(database, "evt_1", 20)
-    (name,) = run_sql(database, "SELECT tableoid::regclass::text FROM webhook_payloads")[0]
-    run_sql(database, f"ALTER TABLE webhook_payloads DETACH PARTITION {name}")
-    found = violations(await run_fsck(database))
-    assert found == {"partitions": [f"{name} is not attached"], "payload_missing": ["received without a payload"]}
-
-
-async def test_index_that_is_not_valid_and_trigger_that_is_disabled_are_found(filled: str) -> None:
-    if filled.startswith("sqlite"):
-        run_sql(filled, "DROP TRIGGER webhook_receipts_deleted")
-        expected = ["webhook_receipts_deleted is missing"]
-    else:
-        run_sql(filled, "ALTER TABLE webhook_receipts DISABLE TRIGGER webhook_receipts_deleted")
-        index = "'webhook_receipts_due'::regclass"
-        run_sql(filled, f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = {index}")
-        expected = [f"webhook_receipts_{part} is not valid or is disabled" for part in ("deleted", "due")]
-    assert violations(await run_fsck(filled)) == {"schema": expected}
-
-
-async def test_expected_objects_are_those_of_the_migrations(database: str) -> None:
-    dialect = "sqlite" if database.startswith("sqlite") else "postgres"
-    names = expected_objects(dialect)
-    assert {
-        "webhook_receipts",
-        "webhook_receipts_deleted",
-        "webhook_dlq",
-        "webhook_receipts_serial_processing",
-    } <= names
-    if dialect == "postgres":
-        assert {"webhook_state", "webhook_receipts_once", "webhook_finish", "webhook_receipt_ids"} <= names
 
 
 async def test_filters_narrow_the_check(filled: str) -> None:
@@ -322,25 +279,3 @@ async def test_violation_that_is_gone_when_it_is_read_again_is_not_reported(
 
     monkeypatch.setattr("oncehook.operations.fsck.asyncio.sleep", repair)
     assert (await run_fsck(filled)).is_clean
-
-
-async def test_payload_store_and_keys_that_are_missing_are_said(
-    make_inbox: Callable[..., Inbox], database: str, tmp_path: Path, rows: Rows
-) -> None:
-    inbox = make_inbox(keys=ring("2026a"), payload_store=f"file://{tmp_path}/objects", payload_threshold=2000)
-    inbox.source("stripe", secrets=["whsec_test"], encrypt=True)
-    inbox.source("plain", provider="stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        await deliver(inbox, "stripe", stripe_body("evt_1"))
-        large = stripe_body("evt_large", filler="x" * 4000)
-        await post(inbox, "plain", large, stripe_headers(large, "whsec_test"))
-    report = await run_fsck(database)
-    assert report.is_clean, violations(report)
-    (bodies,) = [result for result in report.results if result.check.name == "bodies"]
-    assert dict(bodies.unknown) == {"payloads whose key is not in `keys`": 1}
-    ((address,),) = rows("SELECT object FROM webhook_payloads WHERE object IS NOT NULL")
-    file = Path(address.removeprefix("file://"))
-    file.write_bytes(b"damaged")
-    assert "is damaged" in violations(await run_fsck(database))["bodies"][0]
-    file.unlink()
-    assert "does not exist" in violations(await run_fsck(database))["bodies"][0]

@@ -37,9 +37,9 @@ COLUMNS = (
 def command(config: str | None, source: str | None, since: datetime | None, no_bodies: bool, as_json: bool) -> None:
     """Check that the rows of the database agree with what Oncehook guarantees. Changes nothing.
 
-    The inbox can run meanwhile: rows are read in small steps without locks, and a row that looks wrong is read again
-    before it is reported. For each guarantee, the report says whether it was checked, and what a look at the database
-    cannot tell. Exits 1 if a guarantee is violated, with the receipts and what to do.
+    The inbox can run during the check: rows are read in small steps without locks, and a row that looks wrong is read
+    again before it is reported. For each guarantee, the report says whether it was checked, and what a look at the
+    database cannot tell. Exits 1 if a guarantee is violated, with the receipts and what to do.
 
     \b
     oncehook fsck

@@ -13,11 +13,10 @@ from itertools import groupby
 from typing import Any
 
 from oncehook.model.errors import Unavailable
-from oncehook.model.rows import FsckRow
 from oncehook.operations.fsck_bodies import Fingerprints, body_problem
 from oncehook.operations.fsck_checks import CHECKS, INVARIANTS, Check
 from oncehook.operations.fsck_schema import schema_differences
-from oncehook.store.rows import MAX_REJECTIONS, FsckWindow
+from oncehook.store.rows import MAX_REJECTIONS, FsckRow, FsckWindow
 from oncehook.store.store import Store
 
 WINDOW = 2000

@@ -8,10 +8,10 @@ from typing import Any
 
 from oncehook.config.keyring import KeyMissing, KeyRingError
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.rows import FsckBody
 from oncehook.objects.reference import ObjectMissing, ObjectStoreUnavailable
 from oncehook.providers import definition
 from oncehook.providers.expressions import NotReadable, TooDeep, fingerprint, parse
+from oncehook.store.rows import FsckBody
 from oncehook.store.store import Store
 
 Fingerprint = Callable[[bytes], bytes]

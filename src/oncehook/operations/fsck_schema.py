@@ -3,8 +3,8 @@
 import hashlib
 import re
 
-from oncehook.model.rows import FsckRow
 from oncehook.store import queries
+from oncehook.store.rows import FsckRow
 from oncehook.store.store import Store
 
 _CREATED = re.compile(

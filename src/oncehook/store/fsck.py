@@ -8,10 +8,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from oncehook.model.rows import AuditedReplay, FsckBody, FsckRow, ReplayCount, SchemaColumn, SchemaObject
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor
-from oncehook.store.rows import FsckWindow
+from oncehook.store.rows import (
+    AuditedReplay,
+    FsckBody,
+    FsckRow,
+    FsckWindow,
+    ReplayCount,
+    SchemaColumn,
+    SchemaObject,
+)
 
 WINDOWS = {
     "receipts": "fsck_window_receipts",

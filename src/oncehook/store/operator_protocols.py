@@ -9,20 +9,14 @@ from oncehook.model.delivery import Rejection
 from oncehook.model.incident import Incident, IncidentChanges, LeasedAlert, RuleMeasurement, SettledAlert, TargetLease
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import (
-    AuditedReplay,
     AuditedRun,
     AuditEntry,
     ConsumerReceipt,
-    FsckBody,
-    FsckRow,
     KeyUse,
     Leader,
     Prunable,
     RegisteredKey,
-    ReplayCount,
     ReplayEntry,
-    SchemaColumn,
-    SchemaObject,
     SecretUse,
     SelectedCount,
     StoredAttempt,
@@ -34,15 +28,21 @@ from oncehook.model.rows import (
 from oncehook.model.statistics import DeadLetters, DuplicateCount, Lag, Rate, ReceiptCount, SourceTotals
 from oncehook.store.leadership import Leadership
 from oncehook.store.rows import (
+    AuditedReplay,
     BackfillEvent,
     BackfillPayload,
     BackfillRange,
     BackfillRow,
     Cutoffs,
+    FsckBody,
+    FsckRow,
     FsckWindow,
     PruneCursor,
     ReceiptPosition,
+    ReplayCount,
     ResealedPage,
+    SchemaColumn,
+    SchemaObject,
     Selection,
 )
 

@@ -156,3 +156,60 @@ class FsckWindow:
         """The bounds after which the next window begins."""
         names = [name for name in self.parameters if name.startswith("last")]
         return {name.replace("last", "after"): self.parameters[name] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class FsckRow:
+    """A row that contradicts a guarantee. `key` names it in its table, and `receipt` is its event."""
+
+    key: int | str
+    receipt: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FsckBody:
+    """A stored payload with the fingerprint of its receipt."""
+
+    id: int
+    source: str
+    tenant: str
+    event_id: str
+    provider: str
+    fingerprint: bytes
+    body: bytes
+    headers: str
+    key_id: str | None
+    object: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCount:
+    """How often a receipt was replayed."""
+
+    receipt: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedReplay:
+    """A receipt that a row of the audit log names as replayed. `id` is that row."""
+
+    id: int
+    receipt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaObject:
+    """A table, view, index, trigger, routine or type. One that is not valid has no effect."""
+
+    name: str
+    is_valid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaColumn:
+    """A column of a table or view."""
+
+    name: str
+    part: str

@@ -190,4 +190,4 @@ def _wrap_sqlite(where: Statement, trigger: Trigger) -> None:
     def connect_instrumented(*args: Any, **options: Any) -> Any:
         return connect(*args, **{**options, "factory": instrument(options.get("factory", sqlite3.Connection))})
 
-    sqlite3.connect = connect_instrumented  # type: ignore[assignment]
+    sqlite3.connect = connect_instrumented

@@ -105,7 +105,7 @@ CRASH_POINTS: tuple[CrashPoint, ...] = (
     _point(
         "R9",
         "receive",
-        "The event is stored, and other processes are told.",
+        "The event is stored, and other processes are about to be notified.",
         Call("oncehook.store.postgres.wakeups:PostgresWakeupStore.notify", BEFORE),
         NO_NOTIFY,
     ),
