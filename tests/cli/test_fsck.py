@@ -22,7 +22,7 @@ def test_violation_names_its_receipts_and_what_to_do_and_exits_with_1(
     monkeypatch.setattr("oncehook.operations.fsck.AGAIN_SECONDS", 0)
     rows(f"DELETE FROM webhook_payloads WHERE receipt_id = {filled[0]}")
     ran = run("fsck")
-    assert ran.code == 1 and ran.out.endswith("\n1 violations\n")
+    assert ran.code == 1 and ran.out.endswith("\n1 violation\n")
     assert "I1 is violated: An event that is not finished has no payload, so it cannot be handled." in ran.out
     assert f"  receipt {filled[0]}: failed without a payload\n  Restore these receipts from a backup" in ran.out
     assert ran.out.count("has no payload") == 1, "a check that is evidence for two guarantees is printed once"

@@ -51,6 +51,17 @@ def test_shard_that_is_down_is_listed_and_named_by_other_commands(databases: Sha
     assert run("shards", "move", "one", "--to", "a", "--yes").code == 1
 
 
+def test_fsck_checks_every_shard_and_names_the_one_with_a_violation(databases: ShardDatabases, run: Run) -> None:
+    assert run("fsck").code == 0
+    run_sql(databases.addresses["a"], "DELETE FROM webhook_payloads")
+    found = run("fsck")
+    assert found.code == 1 and "I1 is violated in shard a: An event that is not finished has no payload" in found.out
+    down = databases.addresses["a"].rpartition("/")[2]
+    run_sql(databases.addresses["main"], f"ALTER DATABASE {down} ALLOW_CONNECTIONS false")
+    rest = run("fsck")
+    assert rest.code == 1 and "no violation" in rest.out and "shard a is left out" in rest.error
+
+
 def test_commands_read_all_shards(databases: ShardDatabases, run: Run) -> None:
     events = run("events", "--json").lines
     assert [row["event_id"] for row in events] == ["evt_two", "evt_one"]

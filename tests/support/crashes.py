@@ -108,8 +108,8 @@ class Sender:
                 await reader.readexactly(int(headers["content-length"]))
             if status in (200, 202):
                 self.acked.add(event_id)
-            else:
-                assert status == 503, f"{event_id} got {status}"
+            else:  # uvicorn answers 500 for a task that was cancelled
+                assert status in (500, 503), f"{event_id} got {status}"
         except (OSError, asyncio.IncompleteReadError):
             pass  # no complete response: the event is sent again
         finally:

@@ -104,7 +104,7 @@ def _print(rows: list[dict[str, Any]], report: Report) -> None:
     limits = [f"  {row['invariant']}: {row['cannot_be_checked']}" for row in rows if row["cannot_be_checked"]]
     click.echo("\ncannot be checked here:\n" + "\n".join(limits))
     total = sum(result.number for result in report.results)
-    click.echo(f"\n{total:,} violations" if total else "\nno violation")
+    click.echo(f"\n{total:,} violation{'s' if total > 1 else ''}" if total else "\nno violation")
 
 
 def _print_violation(invariant: str, violation: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from oncehook.store.store import Store
 WINDOW = 2000
 """Rows per statement."""
 
-BODIES = 50
+BODIES = 100
 """Payloads per statement: each may have a megabyte."""
 
 AUDIT_PAGE = 50
