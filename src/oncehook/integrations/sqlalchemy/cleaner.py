@@ -10,12 +10,11 @@ restores them after each one. On SQLite, an authorizer reports what each stateme
 cleaned is closed when it returns to the pool. The pool then opens a new one and runs the `connect` listeners.
 """
 
-import json
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy
 from sqlalchemy import Connection, Engine, event
@@ -23,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import await_only
 
+from oncehook.integrations.session_state import UNKNOWN, SessionState, state_of
 from oncehook.model.lease import Settled
 from oncehook.observability import signals
 from oncehook.store.postgres.finish import (
@@ -97,16 +97,6 @@ STATEMENTS = (
 )
 
 
-class SessionState(NamedTuple):
-    """The session settings of a connection before its first handler."""
-
-    restore: str  # the statements that restore the settings; empty if there are none
-    is_whole: bool  # whether the statements restore all of the state
-
-
-UNKNOWN = SessionState("", False)  # SQLAlchemy itself replaced a connection that was lost
-
-
 class PostgresCleaner(Cleaner):
     """Cleans a session with one message, which it sends directly to the driver.
 
@@ -151,17 +141,11 @@ class PostgresCleaner(Cleaner):
         cursor = dbapi_connection.cursor()
         try:
             cursor.execute(self._sql["session_state"])
-            session_user, role, settings, has_more = cursor.fetchone()
+            row = cursor.fetchone()
         finally:
             cursor.close()
             dbapi_connection.rollback()
-        values = json.loads(settings) | {
-            name: value for name, value in (("session_authorization", session_user), ("role", role)) if value
-        }
-        calls = [f"pg_catalog.set_config({literal(name)}, {literal(value)}, false)" for name, value in values.items()]
-        # reset the role first: a listener may have changed settings, then the role, which may not change them
-        restore = f"RESET SESSION AUTHORIZATION; RESET ROLE; SELECT {', '.join(calls)}" if calls else ""
-        return SessionState(restore, not has_more)
+        return state_of(row)
 
     def begin(self, connection: Connection) -> None:
         connection.exec_driver_sql(self._sql["guard_transaction"])

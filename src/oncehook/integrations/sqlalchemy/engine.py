@@ -16,15 +16,11 @@ from oncehook.integrations.sqlalchemy.async_transaction import AsyncTransaction,
 from oncehook.integrations.sqlalchemy.cleaner import KEY, Cleaner, PostgresCleaner, SqliteCleaner
 from oncehook.integrations.sqlalchemy.sync_transaction import SyncTransaction
 from oncehook.integrations.sqlalchemy.transaction import SessionTransaction
+from oncehook.integrations.user_transaction import SETTLING_THREADS, STATEMENT_THREADS
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.store.store import Store
 
 DIALECTS = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
-SETTLING_THREADS = 16
-"""Threads that settle. They are not those of handlers, which may all be waiting for one that is being settled."""
-
-STATEMENT_THREADS = 64
-"""Threads for the statements of effects and entities, which may wait for a connection. Settling uses other threads."""
 
 
 class Sessions:

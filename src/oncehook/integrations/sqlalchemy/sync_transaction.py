@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from oncehook.integrations.sqlalchemy.cleaner import KEY
 from oncehook.integrations.sqlalchemy.session import HandlerSession, used_by_oncehook
 from oncehook.integrations.sqlalchemy.transaction import SessionTransaction
-from oncehook.model.errors import ConfigurationError, StoreUnavailable
+from oncehook.integrations.user_transaction import interrupt, taken_from_handler
+from oncehook.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehook.integrations.sqlalchemy.engine import Sessions
 
 T = TypeVar("T")
-
-PATIENCE = 10.0
-"""How many seconds the thread of a handler that timed out may take to leave its current statement."""
 
 
 class SyncTransaction(SessionTransaction):
@@ -50,18 +48,8 @@ class SyncTransaction(SessionTransaction):
 
     def _run_exclusively(self, work: Callable[[HandlerSession], T]) -> T:
         """Run `work`, after interrupting the handler's thread, which may still run a statement after its timeout."""
-        for _ in range(int(PATIENCE / 0.1)):
-            if self._lock.acquire(timeout=0.1):
-                break
-            self._interrupt()
-        else:
-            raise StoreUnavailable("the handler's thread did not leave its statement")
-        token = used_by_oncehook.set(self.session)
-        try:
-            return work(self.session)
-        finally:
-            used_by_oncehook.reset(token)
-            self._lock.release()
+        with taken_from_handler(self._lock, self._driver):
+            return self._run_with_lock(work)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if asyncio._get_running_loop() is self._loop:  # waiting here would deadlock the event loop
@@ -75,10 +63,5 @@ class SyncTransaction(SessionTransaction):
         return result
 
     async def _interrupt_and_roll_back(self) -> None:
-        self._interrupt()
+        interrupt(self._driver)
         await self._run(lambda session: self._driver.rollback())
-
-    def _interrupt(self) -> None:
-        stop = getattr(self._driver, "interrupt", None) or getattr(self._driver, "cancel", None)  # sqlite3, psycopg
-        if stop is not None:
-            stop()
