@@ -13,6 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from oncehook import Inbox
+    from oncehook.integrations.django.testing import DjangoBench
     from oncehook.testing import Bench
 
 
@@ -89,4 +90,24 @@ def oncehook(oncehook_inbox: Inbox) -> Iterator[Bench]:
     from oncehook.testing import Bench
 
     with Bench(oncehook_inbox) as bench:
+        yield bench
+
+
+@pytest.fixture
+def django_webhooks(request: pytest.FixtureRequest) -> Iterator[DjangoBench]:
+    """A running copy of a Django project's inbox, for tests with pytest-django's marker `django_db`.
+
+    @pytest.mark.django_db
+    def test_paid_invoice(django_webhooks: DjangoBench) -> None:
+        django_webhooks.deliver("stripe", type="invoice.paid")
+        django_webhooks.drain()
+    """
+    fixture = next((name for name in ("transactional_db", "db") if name in request.fixturenames), None)
+    if fixture is not None:
+        request.getfixturevalue(fixture)
+    elif request.node.get_closest_marker("django_db") is None:
+        pytest.fail("django_webhooks needs the database: add @pytest.mark.django_db to the test", pytrace=False)
+    from oncehook.integrations.django.testing import webhooks
+
+    with webhooks() as bench:
         yield bench

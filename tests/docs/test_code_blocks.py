@@ -25,7 +25,7 @@ from oncehook.store import queries
 from oncehook.testing.keys import tenant_secret
 from oncehook.web.auth import hash_token
 from tests.support import ROOT
-from tests.support.documentation import PAGES, as_own_provider
+from tests.support.documentation import DJANGO_PAGES, PAGES, as_own_provider
 from tests.support.user_project import run_pytest
 from tests.support.waiting import eventually
 
@@ -40,6 +40,7 @@ def blocks(language: str) -> list[Any]:
     return [
         pytest.param(code, id=f"{name}-{number}")
         for name, text in PAGES.items()
+        if name not in DJANGO_PAGES or language != "python"
         for number, code in enumerate(fence.findall(text))
     ]
 

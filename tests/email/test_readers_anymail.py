@@ -6,17 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-import django
 import pytest
-from django.conf import settings
+from anymail.webhooks import amazon_ses, brevo, mailgun, mailjet, mandrill, postmark, resend, sendgrid, sparkpost
 from django.test import RequestFactory
 from django.utils.datastructures import MultiValueDict
-
-if not settings.configured:
-    settings.configure(USE_TZ=True, ALLOWED_HOSTS=["*"])
-    django.setup()
-
-from anymail.webhooks import amazon_ses, brevo, mailgun, mailjet, mandrill, postmark, resend, sendgrid, sparkpost
 
 from oncehook.email.event import normalise_address, normalise_message_id
 from oncehook.email.readers import normalise

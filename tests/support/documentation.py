@@ -10,6 +10,9 @@ from tests.support import ROOT
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in generate.pages()}
 """Path from the root of the repository → text."""
 
+DJANGO_PAGES = {"docs/django.md", "docs/from-dj-stripe.md", "docs/from-anymail.md"}
+"""Pages whose code is the code of a Django project. `tests/docs/test_django_page.py` runs it there."""
+
 TEST_REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 """A test that a page names as evidence: its file and its function."""
 

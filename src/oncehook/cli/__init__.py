@@ -73,10 +73,10 @@ def oncehook() -> None:
     """
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None, *, program: str | None = None) -> None:
     """Run the command line. A user error prints one message and exits 2, without a traceback."""
     try:
-        code = oncehook(standalone_mode=False)
+        code = oncehook(arguments, prog_name=program, standalone_mode=False)
     except click.exceptions.Abort:
         code = 130
     except click.ClickException as error:

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from oncehook.model.errors import ConfigurationError
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox
     from oncehook.runtime import Runtime
+
+_project: "ContextVar[Inbox | None]" = ContextVar("oncehook_project", default=None)
+"""The inbox of the project that runs the command line, such as a Django project."""
 
 META_KEY = "oncehook.app"
 CONFIG_VARIABLE = "ONCEHOOK_CONFIG"
@@ -50,15 +54,29 @@ def app_name(configuration: Configuration, argument: str | None = None) -> str |
 
 def configured(config: str | None, argument: str | None = None) -> "tuple[Configuration, Inbox | None]":
     """The configuration, with the database and sources of the app, and the app's inbox. No inbox without an app."""
-    configuration = load(config)
-    name = app_name(configuration, argument)
-    if name is None:
-        return configuration, None
-    with _config_variable(config):
-        inbox = load_inbox(name)
+    inbox = _project.get()
+    if inbox is None:
+        configuration = load(config)
+        name = app_name(configuration, argument)
+        if name is None:
+            return configuration, None
+        with _config_variable(config):
+            inbox = load_inbox(name)
+    elif config is not None or app_name(inbox._runtime.configuration, argument) is not None:
+        raise ConfigurationError("the project's settings configure the inbox: leave out APP, --app and --config")
     runtime = inbox._runtime
     sources = {source.name: source.settings for source in runtime.sources.values()}
     return replace(runtime.configuration, settings=runtime.settings, sources=sources), inbox
+
+
+@contextmanager
+def project_inbox(inbox: "Inbox") -> Iterator[None]:
+    """Use this inbox for the commands that run in the block."""
+    token = _project.set(inbox)
+    try:
+        yield
+    finally:
+        _project.reset(token)
 
 
 @contextmanager

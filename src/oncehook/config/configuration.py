@@ -155,7 +155,12 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
     environ = os.environ if environ is None else environ
     path = path or environ.get("ONCEHOOK_CONFIG")
     file = Path(path or DEFAULT_FILE)
-    tables = _read_file(file) if path or file.is_file() else {}
+    is_named = bool(path or file.is_file())
+    return parse(read_file(file) if is_named else {}, environ, file if is_named else None)
+
+
+def parse(tables: dict[str, Any], environ: Mapping[str, str], file: Path | None = None) -> Configuration:
+    """Check the tables of a configuration, and apply the environment, which overrides them."""
     sources = named_tables(tables.pop("sources", {}), "sources")
     consumers = named_tables(tables.pop("consumers", {}), "consumers")
     shards = named_tables(tables.pop("shards", {}), "shards")
@@ -169,13 +174,14 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
         consumers={name: read_consumer(name, consumer) for name, consumer in consumers.items()},
         shards={name: read_shard(name, shard) for name, shard in shards.items()},
         providers=providers,
-        file=file if path or file.is_file() else None,
+        file=file,
         dashboard=dashboard,
         alerts=alerts,
     )
 
 
-def _read_file(file: Path) -> dict[str, Any]:
+def read_file(file: Path) -> dict[str, Any]:
+    """Return the tables of a file, unchecked."""
     import tomllib  # not needed by an inbox that is configured in code
 
     try:

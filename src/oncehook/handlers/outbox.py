@@ -26,7 +26,6 @@ ONCE = "once"
 
 ENDED = "a method of the event was called after its handler had ended: await every call inside the handler"
 
-
 T = TypeVar("T")
 
 
@@ -164,6 +163,9 @@ class Outbox:
 
     async def run_query(self, select: StatementSelector, parameters: str) -> list[Any]:
         return await self._transaction.run_query(select, parameters)
+
+    def bind(self, function: Function) -> Function:
+        return self._transaction.bind(function)
 
     def make_tx(self, *, is_async: bool) -> Any:
         return self._transaction.make_tx(is_async=is_async)

@@ -91,7 +91,8 @@ class Handler:
         if payloads is not None:
             arguments, keywords = payloads.bind(arguments)
         try:
-            await calling.call("the handler", self.function, threads, self.timeout, *arguments, **keywords)
+            function = transaction.bind(self.function)
+            await calling.call("the handler", function, threads, self.timeout, *arguments, **keywords)
         finally:
             transaction.close_tx()
 

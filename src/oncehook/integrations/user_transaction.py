@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from oncehook.concurrency.calling import Function
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Settled
 from oncehook.store.sqlite import handler as sqlite_handler
@@ -51,6 +52,10 @@ class UserTransaction(ABC):
         """Interrupt the statement that SQLite runs, and roll back in the driver."""
 
     # -- used by the worker ---------------------------------------------------------------------------------------
+
+    def bind(self, function: Function) -> Function:
+        """Return the function to call for the handler."""
+        return function
 
     def close_tx(self) -> None:
         """Close the `tx` of the handler, which has ended."""

@@ -277,10 +277,14 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "The process may use more connections than PostgreSQL allows. Lower `concurrency` of the inbox or consumers.",
     ),
     "fast_path_off": ("warning", "A fast path does not work with the installed library. The plain path is used."),
+    "on_commit_failed": (
+        "error",
+        "A callback of Django's `on_commit` raised. The event is processed, and the callback is not repeated.",
+    ),
     "django_orm_not_transactional": (
         "warning",
-        "Django has a database in this process. Its ORM does not write in a handler's transaction. See "
-        "[Django](wsgi.md#django).",
+        "Django has a database in this process, and its ORM does not write in a handler's transaction. Add "
+        "`oncehook.integrations.django` to `INSTALLED_APPS`: see [Django](django.md).",
     ),
     "log_lines_dropped": ("warning", "Log lines were dropped because standard error was not read fast enough."),
 }

@@ -12,7 +12,7 @@ import logging
 import re
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -183,6 +183,10 @@ ATTEMPT_EVENTS = {State.PROCESSED: "processed", State.RETRYING: "retrying", Stat
 """The log event of an attempt, by the status that it ends with."""
 
 
+attempt_observers: list[Callable[[Leased, Settled, bool], None]] = []
+"""Called after each attempt, in the event loop: they must not block or raise."""
+
+
 def record_attempt(leased: Leased, settled: Settled, is_written: bool) -> None:
     """Count and log the result of an attempt. `is_written` is False if its lease was lost before it settled."""
     source, consumer = leased.source, leased.consumer
@@ -213,6 +217,8 @@ def record_attempt(leased: Leased, settled: Settled, is_written: bool) -> None:
             _write_lines([line])
         else:
             emit(event, **_fields(line), **_error_location(settled.traceback))
+    for observe in attempt_observers:
+        observe(leased, settled, is_written)
 
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')

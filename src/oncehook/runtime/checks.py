@@ -10,7 +10,7 @@ from oncehook.operations.keys import check_keys
 from oncehook.operations.prune import effect_horizon
 from oncehook.store import make_store
 from oncehook.store.store import Store
-from oncehook.store.transaction import django_has_database
+from oncehook.store.transaction import django_is_separate
 
 if TYPE_CHECKING:
     from oncehook.runtime import Runtime
@@ -48,7 +48,8 @@ async def check_schema(runtime: "Runtime", store: Store) -> None:
     The database of a shard records which shard it is, or has been this one before.
     """
     if runtime.settings.migrate == "never" and await store.schema.pending():
-        raise ConfigurationError("the database schema is out of date: run `oncehook migrate`")
+        command = getattr(runtime.sessions, "migrate_command", "oncehook migrate")
+        raise ConfigurationError(f"the database schema is out of date: run `{command}`")
     if runtime.shard is not None and store.shards is not None:
         await store.shards.become(*runtime.shard)
 
@@ -78,5 +79,5 @@ def log_warnings(runtime: "Runtime") -> None:
             signals.emit("unverified_source", source=source.name)
         elif source.waits_for_secret:
             signals.emit("secret_missing", source=source.name)
-    if django_has_database() and any(not handler.forwards_to for handler in runtime.handlers):
-        signals.emit("django_orm_not_transactional", detail="use tx, or make your ORM writes idempotent")
+    if django_is_separate() and any(not handler.forwards_to for handler in runtime.handlers):
+        signals.emit("django_orm_not_transactional", detail="add oncehook.integrations.django to INSTALLED_APPS")

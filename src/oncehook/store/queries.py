@@ -68,6 +68,12 @@ def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
 
 
 @cache
+def format_parameters(sql: str) -> str:
+    """Return the query with `%(name)s` in place of `:name`, as psycopg expects it."""
+    return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
+
+
+@cache
 def columns() -> dict[str, dict[str, dict[str, str]]]:
     """Return the columns of every table and view, each with its type in both dialects and its meaning."""
     tables: dict[str, dict[str, dict[str, str]]] = json.loads((SQL / "columns.json").read_text("utf-8"))

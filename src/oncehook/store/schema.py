@@ -1,5 +1,6 @@
 """SQL scripts and statements for the schemas of both databases."""
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,3 +25,14 @@ def move_statements(sql: Mapping[str, str], columns: Iterable[Any]) -> list[str]
     for table, column in columns:
         tables.setdefault(table, []).append(sql["move_column_back"].format(column=column))
     return [sql["move_table_back"].format(table=table, moves=", ".join(moves)) for table, moves in tables.items()]
+
+
+def split_statements(sql: str) -> list[str]:
+    """Split a migration of SQLite into statements, because `executescript` would commit before the first."""
+    statements, current = [], ""
+    for line in sql.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements

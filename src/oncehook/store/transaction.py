@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from oncehook.concurrency.calling import await_or_block
+from oncehook.concurrency.calling import Function, await_or_block
 from oncehook.model.errors import OncehookError
 from oncehook.model.lease import LeaseKey, Settled
 
@@ -52,6 +52,9 @@ class Transaction(Protocol):
     async def rollback(self) -> None:
         """Roll back. Does nothing if the transaction was never used or has ended."""
 
+    def bind(self, function: Function) -> Function:
+        """Return the function to call for the handler: the handler itself, or one that prepares its thread."""
+
     def make_tx(self, *, is_async: bool) -> Any:
         """Make the `tx` that the handler gets."""
 
@@ -63,6 +66,9 @@ class DriverTransaction:
     """Base of transactions on the store's connections. Their `tx` is a proxy of the driver's connection."""
 
     _tx: "Tx | None" = None
+
+    def bind(self, function: Function) -> Function:
+        return function
 
     def make_tx(self: Any, *, is_async: bool) -> Any:
         self._tx = Tx(self)
@@ -141,10 +147,10 @@ class Savepoint:
         self._tx.execute(SAVEPOINT[2])
 
 
-def django_has_database() -> bool:
-    """Whether this process has a Django database. Django's ORM uses its own connections, not `tx`."""
+def django_is_separate() -> bool:
+    """Whether this process has a Django database that handlers write outside of their transactions."""
     conf = sys.modules.get("django.conf")
-    if conf is None or not conf.settings.configured:
+    if conf is None or not conf.settings.configured or "oncehook.integrations.django.apps" in sys.modules:
         return False
     engines = [database.get("ENGINE", "") for database in conf.settings.DATABASES.values()]
     return any(engine and not engine.endswith(".dummy") for engine in engines)

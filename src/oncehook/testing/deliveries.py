@@ -136,9 +136,7 @@ async def deliver(
     if isinstance(payload, Sample):
         sample = payload
     else:
-        moment = inbox._runtime.clock.now() if now is None else now
-        draft = _draft(source, payload, type_=type, id=id, headers=headers or {}, now=moment)
-        sample = _sign_draft(inbox, source, draft, secret=secret, headers=headers or {}, now=moment)
+        sample = make_sample(inbox, source, payload, type=type, id=id, headers=headers, secret=secret, now=now)
     if tampered:
         sample = Sample(sample.headers, sample.body + b" ")
     query = (source.settings.public_url or "").partition("?")[2]
@@ -200,6 +198,23 @@ def source_of(inbox: Inbox, to: str) -> Source:
 
 
 # -- drafts and signatures ------------------------------------------------------------------------------------------
+
+
+def make_sample(
+    inbox: Inbox,
+    source: Source,
+    payload: Any = None,
+    *,
+    type: str | None = None,
+    id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    secret: str | None = None,
+    now: float | None = None,
+) -> Sample:
+    """Return a signed delivery to a source, with the options of `deliver`."""
+    moment = inbox._runtime.clock.now() if now is None else now
+    draft = _draft(source, payload, type_=type, id=id, headers=headers or {}, now=moment)
+    return _sign_draft(inbox, source, draft, secret=secret, headers=headers or {}, now=moment)
 
 
 def _draft(

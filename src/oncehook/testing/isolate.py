@@ -33,8 +33,8 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     """
     if inbox._runtime.sessions is not None and engine is None:
         raise ConfigurationError(
-            "the handlers of this inbox write through its SQLAlchemy engine: pass an engine on the test's database to "
-            "isolated(…, engine=…)"
+            "the handlers of this inbox write through a SQLAlchemy engine: pass an engine on the test's database to "
+            "isolated(…, engine=…). For a Django project, use oncehook.integrations.django.testing"
         )
     sources, signing = {}, {}
     for name, source in inbox._runtime.sources.items():

@@ -37,5 +37,7 @@ FRAMEWORKS = [
     Framework("flask_app", GUNICORN, interrupts=True),
     Framework("flask_app", UWSGI),
     Framework("bottle_app", GUNICORN),
+    Framework("django_wsgi_app", GUNICORN),
+    Framework("django_asgi_app", UVICORN),
     Framework("falcon_app", WAITRESS, signal.SIGINT),
 ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oncehook.store.sqlite.schema import _statements
+from oncehook.store.schema import split_statements
 from oncehook.store.store import Store
 from tests.support.events import Rows
 from tests.support.work import claim
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 def test_migration_is_split_into_complete_statements() -> None:
     table = "CREATE TABLE a (x TEXT DEFAULT ';');\n"
     trigger = "-- a comment;\nCREATE TRIGGER t AFTER INSERT ON a BEGIN\n  SELECT 1;\nEND;\n"
-    statements = _statements(table + trigger)
+    statements = split_statements(table + trigger)
     assert len(statements) == 2
     assert statements[0].startswith("CREATE TABLE") and "END;" in statements[1]
 

@@ -3,7 +3,7 @@
 import sqlite3
 
 from oncehook.store import queries
-from oncehook.store.schema import move_statements
+from oncehook.store.schema import move_statements, split_statements
 from oncehook.store.sqlite.file import SqliteFile
 
 
@@ -33,7 +33,7 @@ class SqliteSchemaStore:
         applied = dict(connection.execute(self._sql["applied_migrations"]).fetchall())
         names = []
         for number, name, sql in queries.pending_migrations("sqlite", applied):
-            for statement in _statements(sql):
+            for statement in split_statements(sql):
                 connection.execute(statement)
             connection.execute(self._sql["record_migration"].format(number=number, name=name))
             names.append(f"{number:03d}_{name}")
@@ -48,14 +48,3 @@ class SqliteSchemaStore:
             connection.execute("COMMIT")
 
         await self._file.write(move)
-
-
-def _statements(sql: str) -> list[str]:
-    """Split a migration into statements, because `executescript` would commit before the first."""
-    statements, current = [], ""
-    for line in sql.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current)
-            current = ""
-    return statements

@@ -35,7 +35,7 @@ settings.configure()
 django.setup()
 """
 HANDLER = "@inbox.on('stripe', '*')\ndef handle(event): ..."
-WARNED = "django_orm_not_transactional: use tx, or make your ORM writes idempotent\n"
+WARNED = "django_orm_not_transactional: add oncehook.integrations.django to INSTALLED_APPS\n"
 
 
 @pytest.mark.parametrize(

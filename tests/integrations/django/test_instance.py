@@ -1,0 +1,46 @@
+"""The inbox of a project: when it starts, and what it does in tests."""
+
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import Client, override_settings
+
+from oncehook import ConfigurationError
+from oncehook.integrations.django.instance import ProjectInbox, project
+from tests.support.django_project import using_database
+from tests.support.waiting import wait_until
+
+
+def test_first_request_starts_the_inbox_of_a_web_process(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.conf import settings
+
+    monkeypatch.setattr(project, "_started_in", 0)
+    with override_settings(ONCEHOOK={**settings.ONCEHOOK, "worker": True}), using_database(sqlite) as inbox:
+        assert Client().get("/nothing").status_code == 404
+        wait_until(lambda: inbox.wsgi.thread.handover is not None, "the inbox starts")
+        assert inbox._runtime.worker is not None
+        inbox.wsgi.stop()
+
+
+def test_request_starts_nothing_in_a_test_whose_database_is_another(
+    sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import connections
+
+    monkeypatch.setattr(project, "_started_in", 0)
+    started: list[Any] = []
+    with using_database(sqlite) as inbox:
+        monkeypatch.setattr(inbox.wsgi.thread, "start_soon", lambda: started.append(inbox))
+        connections["default"].settings_dict["NAME"] = "file:memorydb_default?mode=memory&cache=shared"
+        project.start_in_background()
+        assert started == []
+
+
+def test_inbox_says_why_it_does_not_exist() -> None:
+    fresh = ProjectInbox()
+    with pytest.raises(ImproperlyConfigured, match=r"add 'oncehook.integrations.django' to INSTALLED_APPS"):
+        _ = fresh.inbox
+    fresh.error = ConfigurationError("sorces is not a setting")
+    with pytest.raises(ImproperlyConfigured, match="sorces is not a setting"):
+        _ = fresh.inbox

@@ -1,0 +1,1 @@
+"""A Django app whose handlers write invoices, for the tests of the Django integration."""

@@ -1,0 +1,1 @@
+"""The handlers of the shop. Each test registers its own."""
