@@ -24,6 +24,23 @@ MAX_SHOWN = 100_000
 """How many characters of a payload the page shows."""
 
 
+FACTS = (
+    ("status", "attempts", "replays"),
+    ("source", "type", "object_id"),
+    ("received_at", "processed_at", "next_attempt_at"),
+    "last_error",
+)
+DETAILS = (
+    ("id", "event_id", "delivery_id"),
+    ("provider", "tenant", "consumer"),
+    ("occurred_at", "replayed_at", "failed_at"),
+    ("handler", "version", "worker"),
+    ("correlation_id", "origin", "main_id"),
+    "unhandled_at",
+)
+"""The fields of the page of an event, in rows."""
+
+
 class LimitedPaginator(Paginator):
     """Counts up to MAX_COUNTED rows."""
 
@@ -109,12 +126,17 @@ class EventAdmin(ReadOnlyAdmin):
     actions = ("replay_selected", "rehearse_selected")
     change_form_template = "admin/oncehook/event/change_form.html"
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        facts = [field.name for field in Event._meta.fields]
-        return [*facts, "payload", "headers"] if request.user.has_perm("oncehook.view_payload") else facts
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
+        if not request.user.has_perm("oncehook.view_payload"):
+            return [(None, {"fields": FACTS}), ("Details", {"fields": DETAILS, "classes": ("collapse",)})]
+        return [
+            (None, {"fields": FACTS}),
+            ("Payload", {"fields": ("payload", "headers"), "classes": ("collapse",)}),
+            ("Details", {"fields": DETAILS, "classes": ("collapse",)}),
+        ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return self.get_fields(request, obj)
+        return [*(field.name for field in Event._meta.fields), "payload", "headers"]
 
     # -- the payload ----------------------------------------------------------------------------------------------
 
