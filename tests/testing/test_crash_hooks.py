@@ -58,9 +58,7 @@ def test_step_of_a_handler_reaches_its_point() -> None:
 
 
 def test_point_that_does_not_exist_on_a_database_is_an_error() -> None:
-    with pytest.raises(
-        ValueError, match="W10 does not exist on postgres: An effect key"
-    ):
+    with pytest.raises(ValueError, match="W10 does not exist on postgres: An effect key"):
         install(find("W10"), "postgres", Trigger(lambda: None).fire)
 
 
