@@ -54,7 +54,7 @@ def run_forking(folder: Path, database: str, when: str) -> tuple[str, str, str]:
     """Run FORK. Returns the statuses that child and parent got, and the log of both."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-c", FORK, database, when],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, database, when],  # of a fork with threads
         cwd=folder,
         env=environment,
         capture_output=True,
