@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_duplicates_are_recorded_in_order_and_counted_on_the_receipt(store: Store) -> None:
-    receipt = await claim_one(store, make_claim())
+    receipt = await claim_one(store, make_claim(fingerprint=b"f"))
     await store.claims.note_duplicates([Duplicate(receipt, "d_2", b"f", True), Duplicate(receipt, None, b"g", False)])
     await store.claims.note_duplicates([Duplicate(receipt, "d_4", b"f", True)])
     recorded = await store.receipts.duplicates(receipt)
@@ -23,18 +23,25 @@ async def test_duplicates_are_recorded_in_order_and_counted_on_the_receipt(store
 
 
 async def test_duplicate_of_a_pruned_receipt_is_not_recorded(store: Store, rows: Rows) -> None:
-    receipt = await claim_one(store, make_claim())
+    receipt = await claim_one(store, make_claim(fingerprint=b"f"))
     await store.claims.note_duplicates([Duplicate(receipt + 1, None, b"f", True), Duplicate(receipt, None, b"f", True)])
     assert rows("SELECT receipt_id FROM webhook_deliveries") == [(receipt,)]
+
+
+async def test_duplicate_is_not_recorded_on_the_receipt_of_another_event(store: Store, rows: Rows) -> None:
+    """A restored backup gives the numbers of lost receipts to later events, while duplicates wait to be written."""
+    receipt = await claim_one(store, make_claim(fingerprint=b"another event"))
+    await store.claims.note_duplicates([Duplicate(receipt, None, b"f", True)])
+    assert rows("SELECT * FROM webhook_deliveries") == []
 
 
 @pytest.mark.parametrize("batch", [1, 37, 500])
 async def test_up_to_a_hundred_duplicates_of_each_kind_are_recorded_per_receipt(
     store: Store, rows: Rows, batch: int
 ) -> None:
-    receipt = await claim_one(store, make_claim("evt_1"))
-    other = await claim_one(store, make_claim("evt_2"))
-    flood = [Duplicate(receipt, None, b"f", n % 2 == 0) for n in range(2 * MAX_DUPLICATES + 20)]
+    receipt = await claim_one(store, make_claim("evt_1", fingerprint=b"f"))
+    other = await claim_one(store, make_claim("evt_2", fingerprint=b"f"))
+    flood = [Duplicate(receipt, None, (b"f", b"g")[n % 2], n % 2 == 0) for n in range(2 * MAX_DUPLICATES + 20)]
     for start in range(0, len(flood), batch):
         await store.claims.note_duplicates(flood[start : start + batch])
     await store.claims.note_duplicates([Duplicate(other, None, b"f", True)])

@@ -20,9 +20,16 @@ pytestmark = pytest.mark.anyio
 async def test_counts_group_receipts_by_source_and_status(store: Store) -> None:
     assert await store.stats.counts() == []
     first, *_ = await store.claims.insert(
-        [make_claim("1"), make_claim("2"), make_claim("3", status=State.FAILED), make_claim("4", source="github")]
+        [
+            make_claim("1", fingerprint=b"f"),
+            make_claim("2"),
+            make_claim("3", status=State.FAILED),
+            make_claim("4", source="github"),
+        ]
     )
-    await store.claims.note_duplicates([Duplicate(first.receipt, None, b"f", same) for same in (True, False, True)])
+    await store.claims.note_duplicates(
+        [Duplicate(first.receipt, None, body, body == b"f") for body in (b"f", b"g", b"f")]
+    )
     counts = await store.stats.counts()
     by_status = {(c.source, c.status): c.receipts for c in counts}
     assert by_status == {("stripe", "received"): 2, ("stripe", "failed"): 1, ("github", "received"): 1}
@@ -36,9 +43,9 @@ async def test_empty_store_has_no_sources_and_no_totals(store: Store) -> None:
 
 
 async def test_rates_count_events_by_series_source_and_bucket(store: Store) -> None:
-    first, _ = await claim(store, "evt_1", "evt_2")
+    first, _ = await claim(store, "evt_1", "evt_2", fingerprint=b"f")
     await claim(store, "evt_3", source="other")
-    await store.claims.note_duplicates([Duplicate(first, None, b"", True)] * 3)
+    await store.claims.note_duplicates([Duplicate(first, None, b"f", True)] * 3)
     for leased in await store.leases.take(2, 30, "w"):
         failed = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=60, error="E: x")
         await store.leases.settle([failed])
@@ -74,9 +81,9 @@ async def test_source_totals_are_counted_up_to_a_bound(store: Store) -> None:
 
 async def test_change_token_changes_with_every_change_and_only_then(store: Store) -> None:
     pulses = [await store.stats.change_token(), await store.stats.change_token()]
-    (receipt,) = await claim(store, "evt_1")
+    (receipt,) = await claim(store, "evt_1", fingerprint=b"f")
     pulses.append(await store.stats.change_token())
-    await store.claims.note_duplicates([Duplicate(receipt, None, b"", True)])
+    await store.claims.note_duplicates([Duplicate(receipt, None, b"f", True)])
     pulses.append(await store.stats.change_token())
     (leased,) = await store.leases.take(1, 30, "w")
     await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
@@ -119,8 +126,8 @@ async def test_lag_is_the_time_since_the_oldest_receipt_was_due(store: Store) ->
 
 async def test_receipts_of_named_consumers_count_as_work_and_not_as_events(store: Store) -> None:
     copies = (ConsumerClaim("analytics"), ConsumerClaim("ledger", State.FAILED, "E: no account"))
-    (receipt,) = await claim(store, "evt_1", copies=copies)
-    await store.claims.note_duplicates([Duplicate(receipt, None, b"", True)])
+    (receipt,) = await claim(store, "evt_1", copies=copies, fingerprint=b"f")
+    await store.claims.note_duplicates([Duplicate(receipt, None, b"f", True)])
     now = await store.operations.now()
     rates = await store.stats.rates(now - timedelta(hours=1), 86400)
     assert {(row.series, row.number) for row in rates} == {("received", 1), ("duplicate", 1)}

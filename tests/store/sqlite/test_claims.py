@@ -47,9 +47,9 @@ async def test_event_that_is_claimed_as_a_dead_letter_failed_when_it_arrived(sto
 
 
 async def test_duplicates_are_recorded_up_to_the_limit_of_each_kind(store: Store, rows: Rows) -> None:
-    (claimed,) = await store.claims.insert([make_claim("evt_1")])
-    for same_body in (True, False):
-        flood = [Duplicate(claimed.receipt, None, b"f", same_body)] * (MAX_DUPLICATES + 1)
+    (claimed,) = await store.claims.insert([make_claim("evt_1", fingerprint=b"f")])
+    for body in (b"f", b"g"):
+        flood = [Duplicate(claimed.receipt, None, body, body == b"f")] * (MAX_DUPLICATES + 1)
         await store.claims.note_duplicates(flood)
     counts = "SELECT same_body, count(*) FROM webhook_deliveries GROUP BY same_body ORDER BY same_body"
     assert rows(counts) == [(0, MAX_DUPLICATES), (1, MAX_DUPLICATES)]

@@ -115,5 +115,9 @@ FROM (
 ) o
 WHERE position + (SELECT count(*) FROM webhook_deliveries d
                WHERE d.receipt_id = o.receipt_id AND d.same_body = o.same_body) <= $2
-  AND EXISTS (SELECT 1 FROM webhook_receipts r WHERE r.id = o.receipt_id)  -- it may have been pruned since
+  -- It may have been pruned since. After a restored backup, it may be the receipt of another event.
+  AND EXISTS (
+      SELECT 1 FROM webhook_receipts r
+      WHERE r.id = o.receipt_id AND (r.fingerprint = decode(o.fingerprint, 'hex')) = o.same_body
+  )
 ORDER BY number

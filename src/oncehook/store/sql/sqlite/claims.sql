@@ -54,4 +54,5 @@ WHERE k.source = ? AND k.tenant = ? AND k.key = ?
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)
 SELECT :receipt, :delivery_id, :fingerprint, :same_body
 WHERE (SELECT count(*) FROM webhook_deliveries WHERE receipt_id = :receipt AND same_body = :same_body) < :most
-  AND EXISTS (SELECT 1 FROM webhook_receipts WHERE id = :receipt)  -- it may have been pruned since
+  -- It may have been pruned since. After a restored backup, it may be the receipt of another event.
+  AND EXISTS (SELECT 1 FROM webhook_receipts r WHERE r.id = :receipt AND (r.fingerprint = :fingerprint) = :same_body)
