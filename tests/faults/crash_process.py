@@ -61,7 +61,12 @@ def install(database: str) -> tuple[crash_hooks.Trigger | None, Callable[[str], 
     if name is None:
         return None, lambda step: None
     dialect = "sqlite" if database.startswith("sqlite") else "postgres"
-    return crash_hooks.install(crash_points.find(name), dialect, FAULTS[os.environ["ONCEHOOK_CRASH_FAULT"]])
+
+    def fault() -> None:
+        Path(sys.argv[2], f"reached-{name}").touch()
+        FAULTS[os.environ["ONCEHOOK_CRASH_FAULT"]]()
+
+    return crash_hooks.install(crash_points.find(name), dialect, fault)
 
 
 def make_inbox(database: str, folder: Path, reach: Callable[[str], None], **settings: Any) -> Inbox:

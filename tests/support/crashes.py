@@ -38,6 +38,8 @@ class CrashProcess:
 
     def __init__(self, database: str, folder: Path, part: str, point: str | None = None, fault: str = "kill") -> None:
         crash = {} if point is None else {"ONCEHOOK_CRASH_POINT": point, "ONCEHOOK_CRASH_FAULT": fault}
+        self.reached = folder / f"reached-{point}"
+        """A file that the process makes at the point."""
         self.log = (folder / f"{part}-{point or 'heir'}.log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.crash_process", database, str(folder), part],
@@ -212,6 +214,7 @@ async def _until_crashed(crashed: CrashProcess, sender: Sender, fault: str, repe
     try:
         if len(sender.acked) < len(EVENTS):
             await sender.deliver(crashed.port)
+        await eventually(crashed.reached.exists, f"the point is reached. {repeat}", within=60)
         if fault == "disconnect":  # the process goes on
             assert await crashed.stop() == 0, repeat
             return
@@ -221,12 +224,18 @@ async def _until_crashed(crashed: CrashProcess, sender: Sender, fault: str, repe
         crashed.close()
 
 
+async def _crash_command(database: str, folder: Path, point: CrashPoint, fault: str, repeat: str) -> None:
+    crashed = CrashProcess(database, folder, point.part, point.name, fault)
+    code = await crashed.ended()
+    assert crashed.reached.exists(), f"the point was not reached. {repeat}"
+    assert code == -signal.SIGKILL or fault != "kill", f"the process ended with {code}. {repeat}"
+
+
 async def _crash_operation(
     database: str, folder: Path, point: CrashPoint, fault: str, sender: Sender, repeat: str
 ) -> None:
     if point.part == "migrate":
-        code = await CrashProcess(database, folder, "migrate", point.name, fault).ended()
-        assert code != 0 or fault != "kill", f"the point was not reached. {repeat}"
+        await _crash_command(database, folder, point, fault, repeat)
         assert await CrashProcess(database, folder, "migrate").ended() == 0, repeat
         make_ledger(database)
         await finish(database, folder, sender)
@@ -238,8 +247,7 @@ async def _crash_operation(
     if point.part == "prune":
         set_age(database, "evt_1", 40)
         set_age(database, "evt_2", 20)
-    code = await CrashProcess(database, folder, point.part, point.name, fault).ended()
-    assert code == -signal.SIGKILL or fault != "kill", f"the point was not reached: {code}. {repeat}"
+    await _crash_command(database, folder, point, fault, repeat)
     run_sql(database, "UPDATE webhook_leaders SET expires_at = taken_at")  # as after PRUNE_TERM
     assert await CrashProcess(database, folder, point.part).ended() == 0, repeat
     if point.part == "replay":
