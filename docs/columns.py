@@ -68,8 +68,9 @@ MEANING = {
         "id": "The number of the effect. Numbers increase, with gaps.",
         "scope": "The scope in which the key is unique: the source, unless the handler passed another.",
         "key": "The handler's key. `sha256:…` if it was longer than 255 bytes.",
-        "kind": "`function`, `topic`, or `once` for a handler's `once_per`, for which the relay runs nothing.",
-        "target": "The name of the function, or the topic.",
+        "kind": "`function`, `topic`, `http`, `broker`, `broker-topic`, or `task:` and the name of a task queue. "
+        "`once` is for a handler's `once_per`: the relay runs nothing for it.",
+        "target": "The name of the function, the topic, the address, or the queue and the name of the task.",
         "args": "A JSON object of its arguments. Empty after they were pruned or erased.",
         "source": "The source of the event that requested it first.",
         "receipt_id": "The receipt of that event.",

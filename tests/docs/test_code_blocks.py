@@ -5,14 +5,17 @@ import importlib
 import re
 import shlex
 import sqlite3
+import sys
 from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
 from opentelemetry import trace
+from starlette.applications import Starlette
 
 from oncehook import Inbox, testing
 from oncehook.cli import starter_files
@@ -67,13 +70,15 @@ def test_python_block_runs_without_changes(
     code: str, in_folder: Path, documented_secrets: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace, "set_tracer_provider", lambda provider: None)  # it would affect every later test
-    names: dict[str, Any] = {"__name__": "app"}
+    module = ModuleType("app")
+    monkeypatch.setitem(sys.modules, "app", module)  # Litestar looks up types in the module of a handler
+    names = vars(module)
     if "inbox.dashboard" in code:
         (in_folder / "oncehook.toml").write_text(f'[dashboard.tokens.ci]\ntoken = "{hash_token("any")}"\n')
     exec(compile(code, "docs", "exec"), names)
     if "app" in names and ("inbox.wsgi" in code or "integrations.flask" in code):
         assert_wsgi_sources_accept_events(names["app"], names["inbox"])
-    elif "app" in names:
+    elif isinstance(names.get("app"), Starlette):
         asyncio.run(assert_sources_accept_events(names["app"], names["inbox"]))
 
 

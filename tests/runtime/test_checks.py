@@ -1,14 +1,19 @@
 """The checks and warnings when an inbox starts."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
+from taskiq import InMemoryBroker, TaskiqEvents
 
 from oncehook import ConfigurationError, Event, Inbox
 from oncehook.model.errors import Unavailable
 from oncehook.runtime.checks import check_configuration, check_sources, open_store
 from tests.support.events import Rows
+from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -89,3 +94,34 @@ async def test_encrypted_source_without_a_key_does_not_start_and_says_what_to_do
 async def test_encrypted_source_with_an_email_projection_is_rejected(make_inbox: Callable[..., Inbox]) -> None:
     with pytest.raises(ConfigurationError, match=r"sources\.postmark: email and encrypt contradict each other"):
         make_inbox().source("postmark", secrets=["user:password"], encrypt=True, email=True)
+
+
+async def test_inbox_with_a_worker_does_not_start_with_a_task_queue_that_loses_tasks(tmp_path: Path) -> None:
+    for has_worker in (True, False):
+        inbox = Inbox(f"sqlite:///{tmp_path / 'inbox.db'}", worker=has_worker)
+        inbox.tasks(RabbitmqBroker(url="amqp://127.0.0.1:1"))
+        if has_worker:
+            with pytest.raises(ConfigurationError, match="confirm_delivery=True"):
+                await inbox.start()
+        else:
+            async with inbox.lifespan():
+                await inbox.ready()
+
+
+async def test_relay_that_stops_closes_the_task_queues(tmp_path: Path) -> None:
+    broker, events = InMemoryBroker(), list[str]()
+    broker.add_event_handler(TaskiqEvents.CLIENT_STARTUP, lambda state: events.append("start"))
+    broker.add_event_handler(TaskiqEvents.CLIENT_SHUTDOWN, lambda state: events.append("stop"))
+    task = broker.task(task_name="send")(lambda: None)
+    inbox = Inbox(f"sqlite:///{tmp_path / 'inbox.db'}", poll="50ms")
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.tasks(broker)
+
+    @inbox.on("stripe", "*")
+    async def enqueue(event: Event) -> None:
+        await event.enqueue(task)
+
+    async with inbox.lifespan():
+        await claim(inbox, "evt_1")
+        await eventually(lambda: events == ["start"], "the relay hands the task over")
+    assert events == ["start", "stop"]

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import dramatiq
 import pytest
+from dramatiq.brokers.stub import StubBroker
 
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, State
 from oncehook.testing import (
@@ -153,3 +155,22 @@ async def test_isolated_inbox_with_an_encrypted_source_needs_no_key_of_productio
             assert receipt.status is State.PROCESSED and len(attempts) == number + 1
             payload = await inbox._runtime.store.receipts.payload(receipt.receipt)
             assert payload is not None and payload.is_encrypted
+
+
+async def test_isolated_inbox_has_the_task_queues_of_the_original(tmp_path: Path) -> None:
+    broker = StubBroker()
+    send = dramatiq.actor(broker=broker, actor_name="send")(lambda invoice: None)
+    yours = Inbox("sqlite:///never-opened.db")
+    yours.source("stripe", secrets=["env:NOT_SET_IN_TESTS"])
+    yours.tasks(broker)
+
+    @yours.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await event.enqueue(send, event.object_id)
+
+    inbox = isolated(yours, f"sqlite:///{tmp_path / 'test.db'}")
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", type="invoice.paid")
+        (receipt,) = await drain(inbox)
+    assert receipt.status is State.PROCESSED
+    assert broker.queues["default"].qsize() == 1

@@ -53,6 +53,7 @@ async def paid(event: Event, tx: AsyncTransaction) -> None:
     assert_type(event.headers, dict[str, str])
     assert_type(await event.effect("receipt:1", send_receipt, to="jane@example.com"), bool)
     assert_type(await event.publish("paid", {"id": 1}), bool)
+    assert_type(await event.enqueue("shop.send", 1, key="send:1", to="jane@example.com"), bool)
     assert_type(await event.advance("invoice", event.object_id, state="paid", terminal=True), bool)
     assert_type(await event.is_stale("invoice", event.object_id, version=3), bool)
     assert_type(await event.canonical(), Any)
@@ -63,6 +64,7 @@ async def paid(event: Event, tx: AsyncTransaction) -> None:
 def failed(event: SyncEvent, tx: SyncTransaction) -> None:
     assert_type(event.effect("receipt:1", send_receipt, to="jane@example.com"), bool)
     assert_type(event.publish("failed", {"id": 1}), bool)
+    assert_type(event.enqueue("shop.send", 1, to="jane@example.com"), bool)
     assert_type(event.advance("invoice", event.object_id, at=None, version=1), bool)
     assert_type(event.is_stale("invoice", event.object_id), bool)
     assert_type(event.canonical(), Any)

@@ -28,7 +28,7 @@ COLORS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done":
 @click.option("--source", help="Only effects of events of this source.")
 @click.option("--receipt", type=int, help="Only effects of this receipt.")
 @click.option("--key", help="Only the effect with this key.")
-@click.option("--target", help="Only effects of this function or topic.")
+@click.option("--target", help="Only effects of this function, topic, task or address.")
 @click.option(
     "--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="Maximum number of effects."
 )
@@ -119,7 +119,7 @@ def _print_table(rows: list[StoredEffect]) -> None:
 @click.argument("ids", metavar="[EFFECT]...", nargs=-1, type=int)
 @click.option("--failed", is_flag=True, help="Replay all failed effects.")
 @click.option("--source", help="With --failed: only effects of events of this source.")
-@click.option("--target", help="With --failed: only effects of this function or topic.")
+@click.option("--target", help="With --failed: only effects of this function, topic, task or address.")
 @click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
 @click.option(
     "--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: oncehook.toml, if it exists]"

@@ -181,7 +181,7 @@ def _pause_columns(pause: Pause) -> dict[str, Any]:
 
 
 def _effects_row(states: dict[str, int], waiting: list[WaitingEffects]) -> dict[str, Any]:
-    """Effects by status, and waiting effects by function or topic, which may not be registered in any process."""
+    """Effects by status, and waiting effects by function, topic or task, which may not be registered in any process."""
     if not states:
         return {}
     names = ("kind", "target", "effects")

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oncehook.brokers.address import is_broker, parse_broker
 from oncehook.concurrency import calling
@@ -23,6 +23,9 @@ from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.retry import Retry
 from oncehook.providers.expressions import is_storable
 
+if TYPE_CHECKING:
+    from oncehook.effects.tasks import TaskQueue
+
 EFFECT_TIMEOUT = 30.0
 MAX_ARGUMENT_BYTES = 256 * 1024
 """The largest arguments of an effect, as JSON."""
@@ -31,6 +34,9 @@ MAX_DEPTH = 32
 FUNCTION, TOPIC, HTTP = "function", "topic", "http"
 BROKER, BROKER_TOPIC = "broker", "broker-topic"
 """Effects at the address of a broker: one that a handler requested, and a message that it published."""
+
+TASK = "task:"
+"""Before the name of a task queue: the kind of its effects."""
 
 
 class EffectRefused(OncehookError):
@@ -97,6 +103,7 @@ class EffectRegistry:
 
     def __init__(self) -> None:
         self._registered: dict[tuple[str, str | None], RegisteredEffect] = {}
+        self.task_queues: dict[str, TaskQueue] = {}  # by name
 
     def add(self, effect: RegisteredEffect) -> None:
         known = self._registered.get((effect.kind, effect.name))
@@ -145,6 +152,13 @@ class EffectRegistry:
         if registered is not None and kind == FUNCTION:
             _check_arguments(registered, args)
         return kind, name
+
+    def resolve_task(self, task: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str, str]:
+        """The kind, the target and the encoded arguments of a task that a handler enqueues."""
+        from oncehook.effects.tasks import find_task  # only an inbox with task queues needs it
+
+        kind, target = find_task(self.task_queues, task, args, kwargs)
+        return kind, target, encode({"args": list(args), "kwargs": kwargs}, "task")
 
     def __iter__(self) -> Iterator[RegisteredEffect]:
         return iter(self._registered.values())

@@ -87,6 +87,8 @@ class Relay:
         began = SYSTEM.monotonic()
         await asyncio.gather(*filter(None, (self._feeding, self._rescuing)), return_exceptions=True)
         await finish_or_cancel(self._running, max(0.0, grace - (SYSTEM.monotonic() - began)))
+        for queue in self.effects.task_queues.values():
+            await queue.close()
 
     async def drain(self, most: int | None = None) -> list[int]:
         """Run the effects that are due until none is left, or up to `most`. Returns the ids of those that ran."""

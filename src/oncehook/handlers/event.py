@@ -214,6 +214,19 @@ class Event(BaseEvent):
         """
         return self._outbox.publish(self._leased, topic, payload, key, scope)
 
+    def enqueue(
+        self, task: object, /, *args: Any, key: str | None = None, scope: str | None = None, **kwargs: Any
+    ) -> Coroutine[Any, Any, bool]:
+        """Enqueue a task: the relay hands it to its task queue after the commit, once per key.
+
+        `task` is a task of a queue that `inbox.tasks` registered, or its name. The id of the task is the idempotency
+        key of the request, the same at every attempt. The key is the task's name and the event's id unless `key` is
+        set. Returns True if the key is new, as `effect` does.
+
+            await event.enqueue(send_receipt, invoice=event.object_id)
+        """
+        return self._outbox.enqueue(self._leased, (task, args, kwargs), key, scope)
+
     def advance(
         self, kind: str, id: str | None, *, state: str | None = None, **order: Unpack[OrderOptions]
     ) -> Coroutine[Any, Any, bool]:
@@ -256,6 +269,12 @@ class SyncEvent(BaseEvent):
     def publish(self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None) -> bool:
         """Publish a message, as `Event.publish` does. Returns True if its key is new."""
         return self._outbox.wait_for(self._outbox.publish(self._leased, topic, payload, key, scope))
+
+    def enqueue(
+        self, task: object, /, *args: Any, key: str | None = None, scope: str | None = None, **kwargs: Any
+    ) -> bool:
+        """Enqueue a task, as `Event.enqueue` does. Returns True if its key is new."""
+        return self._outbox.wait_for(self._outbox.enqueue(self._leased, (task, args, kwargs), key, scope))
 
     def advance(self, kind: str, id: str | None, *, state: str | None = None, **order: Unpack[OrderOptions]) -> bool:
         """Record this event as the newest of an entity, as `Event.advance` does. Returns False if it is stale."""

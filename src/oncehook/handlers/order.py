@@ -6,6 +6,7 @@ arrival, so the state does not either. The database compares and locks the entit
 handler's transaction. Another transaction that advances the same entity waits until this one ends.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,7 +16,7 @@ from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Receipt
 from oncehook.model.timestamps import rfc3339
-from oncehook.providers.expressions import index_text, is_storable
+from oncehook.providers.expressions import index_text, is_storable, parse_time
 from oncehook.store.store import Store
 
 
@@ -68,6 +69,12 @@ OrderKey = tuple[bool, datetime, int, str]
 
 def make_order_key(is_terminal: bool, at: datetime | None, version: int | None, event_id: str) -> OrderKey:
     return bool(is_terminal), at or _NEVER, _MIN_INTEGER if version is None else version, event_id
+
+
+def order_key_of(row: Sequence[Any]) -> OrderKey:
+    """The order key of a row of entities, whose time is text on SQLite."""
+    is_terminal, at, version, event_id, *_ = row
+    return make_order_key(is_terminal, parse_time(at) if isinstance(at, str) else at, version, event_id)
 
 
 def advance_of(

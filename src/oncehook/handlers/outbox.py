@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 from oncehook.concurrency.calling import Function, await_or_block
 from oncehook.effects.effect import BROKER_TOPIC, TOPIC, EffectRefused, EffectRegistry, check_broker_target, encode
 from oncehook.handlers.canonical import CanonicalFetchers
-from oncehook.handlers.order import Advance, OrderKey, make_order_key
+from oncehook.handlers.order import Advance, make_order_key, order_key_of
 from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased, Settled
-from oncehook.providers.expressions import index_text, is_storable, parse_time
+from oncehook.providers.expressions import index_text, is_storable
 from oncehook.store.protocols import EffectStore
 from oncehook.store.transaction import StatementSelector, Transaction, TransactionClosed
 
@@ -229,7 +229,7 @@ class Outbox:
         self, leased: Leased, key: str, target: Function | str, args: dict[str, Any], scope: str | None
     ) -> DeferredCall[bool]:
         kind, name = self._effects.resolve(target, args)
-        return self._request(leased, key, kind=kind, target=name, args=encode(args), scope=scope)
+        return self._request(leased, key, method="effect", kind=kind, target=name, args=encode(args), scope=scope)
 
     def publish(
         self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None
@@ -239,10 +239,17 @@ class Outbox:
         kind = TOPIC if check_broker_target(topic) is None else BROKER_TOPIC
         args = encode({"payload": payload}, "message")
         key = key or f"{topic}:{leased.event_id}"
-        return self._request(leased, key, kind=kind, target=topic, args=args, scope=scope)
+        return self._request(leased, key, method="publish", kind=kind, target=topic, args=args, scope=scope)
+
+    def enqueue(
+        self, leased: Leased, call: tuple[object, tuple[Any, ...], dict[str, Any]], key: str | None, scope: str | None
+    ) -> DeferredCall[bool]:
+        kind, target, args = self._effects.resolve_task(*call)
+        key = key or f"{target}:{leased.event_id}"
+        return self._request(leased, key, method="enqueue", kind=kind, target=target, args=args, scope=scope)
 
     def _request(
-        self, leased: Leased, key: str, *, kind: str, target: str, args: str, scope: str | None
+        self, leased: Leased, key: str, *, method: str, kind: str, target: str, args: str, scope: str | None
     ) -> DeferredCall[bool]:
         self._check_open()
         for name, value in (("key", key), ("scope", scope or leased.scope)):
@@ -257,9 +264,7 @@ class Outbox:
             args=args,
         )
         self._pending.append(request)
-        return DeferredCall(
-            self, "publish" if kind in (TOPIC, BROKER_TOPIC) else "effect", lambda: self._write_request(request)
-        )
+        return DeferredCall(self, method, lambda: self._write_request(request))
 
     async def _write_request(self, request: EffectRequest) -> bool:
         await self._write()
@@ -351,7 +356,7 @@ class Outbox:
     async def _is_stale(self, advance: Advance) -> bool:
         if self._transaction.used:
             rows = await self.run_query(lambda sql: sql["entity"], json.dumps(advance.as_json()))
-            newest = _order_key_of(rows[0]) if rows else None
+            newest = order_key_of(rows[0]) if rows else None
         else:
             row = await self._store.entity(advance.scope, advance.kind, advance.id)
             newest = make_order_key(row.is_terminal, row.at, row.version, row.event_id) if row else None
@@ -393,8 +398,3 @@ class Outbox:
     def _check_open(self) -> None:
         if self._ended:
             raise TransactionClosed(ENDED)
-
-
-def _order_key_of(row: Sequence[Any]) -> OrderKey:
-    is_terminal, at, version, event_id, *_ = row
-    return make_order_key(is_terminal, parse_time(at) if isinstance(at, str) else at, version, event_id)

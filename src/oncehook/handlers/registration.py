@@ -1,7 +1,7 @@
 """The decorators of an inbox: they register handlers, effects, subscribers and canonical fetchers."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar, overload
 
 from oncehook.concurrency.calling import name_of
 from oncehook.config.configuration import check_consumer_name
@@ -13,6 +13,9 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.event import MAIN
 from oncehook.model.retry import Retry
 from oncehook.model.values import Duration, duration
+
+if TYPE_CHECKING:
+    from oncehook.effects.tasks import TaskQueue
 
 HandlerFunction = Callable[Concatenate[Event, ...], Awaitable[object]] | Callable[Concatenate[SyncEvent, ...], None]
 BatchFunction = (
@@ -169,6 +172,28 @@ class Registration:
             return function
 
         return register
+
+    def tasks(
+        self,
+        queue: object,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        **options: Any,
+    ) -> "TaskQueue":
+        """Register a task queue, so that handlers can add tasks to it with `event.enqueue`.
+
+        `queue` is a Celery app, a Dramatiq broker, an RQ `Queue`, arq's `RedisSettings`, a Taskiq broker or Temporal's
+        `ConnectConfig`. The relay hands tasks over after the commit. `retry` and `timeout` are those of the hand-over.
+        A second queue of the same library needs a `name`. `options` are those of the library's adapter.
+
+            inbox.tasks(celery_app)
+        """
+        from oncehook.effects.tasks import TASK_TIMEOUT, add_task_queue  # only an inbox with task queues needs it
+
+        limit = seconds(timeout, TASK_TIMEOUT)
+        return add_task_queue(self._effects, queue, name=name, retry=retry, seconds=limit, options=options)
 
     def _add_effect(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Duration | None) -> None:
         policy = Retry() if retry is None else retry

@@ -205,7 +205,10 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "error",
         "The result of an effect could not be written. The effect runs again when its lease expires.",
     ),
-    "effect_unregistered": ("warning", "Effects wait for a function that is not registered in this process."),
+    "effect_unregistered": (
+        "warning",
+        "Effects wait for a function or a task queue that is not registered in this process.",
+    ),
     "relay_database_unavailable": ("warning", "The relay cannot reach the database. It retries."),
     # Operators.
     "replayed": ("info", "A person replayed events. `selection` says which."),

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 
 def check_configuration(runtime: "Runtime") -> None:
-    """Raise ConfigurationError for settings of retention that contradict each other."""
+    """Raise ConfigurationError for contradictory settings of retention, and for a task queue that loses tasks."""
     effect_horizon(runtime.settings, runtime.horizons.values())
+    if runtime.has_worker:
+        for queue in runtime.effects.task_queues.values():
+            queue.adapter.check()
 
 
 def check_sources(runtime: "Runtime") -> None:

@@ -69,6 +69,7 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     for target in inbox._runtime.effects:
         if target.kind not in ADDRESSES:  # the copy has its own clients, with their own allowed addresses
             copy._runtime.effects.add(target)
+    copy._runtime.effects.task_queues.update(inbox._runtime.effects.task_queues)
     return copy
 
 

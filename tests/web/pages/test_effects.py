@@ -3,9 +3,11 @@
 import re
 from typing import Any
 
+import dramatiq
 import pytest
+from dramatiq.brokers.stub import StubBroker
 
-from oncehook import Fail, Inbox
+from oncehook import Event, Fail, Inbox
 from oncehook.model.effect import EffectFilter
 from oncehook.testing import drain
 from tests.support.dashboard import Browser, Site, both_databases, send
@@ -67,6 +69,22 @@ async def test_one_effect_has_its_arguments_and_a_link_to_its_event(shop: Inbox,
     assert f'href="/effects/{row.id}"' in (await browser.get(f"/events/{receipt}")).text
     assert (await browser.get("/effects/99999")).status_code == 404
     assert (await browser.get("/effects/x")).status_code == 404
+
+
+async def test_task_is_shown_with_its_queue_and_its_name(shop: Inbox, browser: Browser) -> None:
+    broker = StubBroker()
+    send_receipt = dramatiq.actor(broker=broker, actor_name="send_receipt")(lambda invoice: None)
+    shop.tasks(broker)
+
+    @shop.on("stripe", "invoice.voided")
+    async def voided(event: Event) -> None:
+        await event.enqueue(send_receipt, event.object_id)
+
+    await send(shop, "evt_1", "invoice.voided")
+    await drain(shop)
+    (row,) = await shop._runtime.store.effects.find(EffectFilter(target="dramatiq:send_receipt"), limit=1)
+    assert 'title="dramatiq:send_receipt"' in (await browser.get("/effects?target=dramatiq:send_receipt")).text
+    assert 'task <span class="mono">dramatiq:send_receipt<' in (await browser.get(f"/effects/{row.id}")).text
 
 
 async def test_failed_effect_is_replayed_and_a_completed_one_is_not(shop: Inbox, browser: Browser, rows: Rows) -> None:
