@@ -12,6 +12,8 @@ GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}", "{app}")
 WAITRESS = ("waitress-serve", "--threads", "8", "--listen", "127.0.0.1:{port}", "{app}")
 UWSGI = ("uwsgi", "--master", "--enable-threads", "--threads", "8", "--need-app", "--die-on-term",
          "--http-socket", "127.0.0.1:{port}", "--module", "{app}")  # fmt: skip
+HYPERCORN = ("hypercorn", "--bind", "127.0.0.1:{port}", "{app}")
+AIOHTTP = ("python", "-m", "tests.integrations.frameworks.apps.aiohttp_app", "{port}")
 UVICORN = ("uvicorn", "--port", "{port}", "{app}")
 
 
@@ -27,6 +29,9 @@ class Framework:
     interrupts: bool = False
     """Whether a body that is late gets 408. Some servers read the whole body first, or do not share the connection."""
 
+    is_sample: bool = True
+    """Whether it is part of every run. The others are part of the long runs."""
+
     @property
     def name(self) -> str:
         return f"{self.module.removesuffix('_app')}-{self.command[0]}"
@@ -34,6 +39,10 @@ class Framework:
 
 FRAMEWORKS = [
     Framework("fastapi_app", UVICORN, interrupts=True),
+    Framework("starlette_app", UVICORN, interrupts=True, is_sample=False),  # FastAPI is a Starlette app
+    Framework("litestar_app", UVICORN, interrupts=True),
+    Framework("quart_app", HYPERCORN, interrupts=True),
+    Framework("aiohttp_app", AIOHTTP, interrupts=True),
     Framework("flask_app", GUNICORN, interrupts=True),
     Framework("flask_app", UWSGI),
     Framework("bottle_app", GUNICORN),
