@@ -6,8 +6,7 @@ not distinguish `-` and `_` in the names of headers, and it has no way to close 
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from http import HTTPStatus
+from functools import cache, partial
 from typing import Any, Protocol
 
 from oncehook.receiver.ack import Header, Response, rejected_response
@@ -18,7 +17,6 @@ Environ = Mapping[str, Any]
 StartResponse = Callable[..., object]
 WsgiApp = Callable[[Any, Any], Iterable[bytes]]
 
-PHRASES = {status.value: status.phrase for status in HTTPStatus}
 SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 """Where servers keep the connection of a request. A body that is late is interrupted there."""
 
@@ -34,7 +32,7 @@ def respond(environ: Environ, start_response: StartResponse, answer: Answer) -> 
     name = decode_path(environ.get("PATH_INFO", "")).strip("/")
     response = answer(name, make_scope(environ), make_body(environ))
     status, body, headers = response or rejected_response("malformed", CLOSE)  # a server needs some response
-    start_response(f"{status} {PHRASES.get(status, 'Other')}", response_headers(status, body, headers))
+    start_response(f"{status} {reason(status)}", response_headers(status, body, headers))
     return () if environ["REQUEST_METHOD"] == "HEAD" else (body,)
 
 
@@ -54,6 +52,14 @@ class Mounted:
             return self._app(environ, start_response)
         root = environ.get("SCRIPT_NAME", "") + self._prefix
         return self._inbox({**environ, "SCRIPT_NAME": root, "PATH_INFO": path[len(self._prefix) :]}, start_response)
+
+
+@cache
+def reason(status: int) -> str:
+    """Return the words that belong to a status code."""
+    from http import HTTPStatus  # only a WSGI app needs it
+
+    return HTTPStatus(status).phrase if status in set(HTTPStatus) else "Other"
 
 
 def make_scope(environ: Environ) -> Scope:
