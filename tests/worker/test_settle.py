@@ -11,6 +11,7 @@ from oncehook.model.states import State
 from oncehook.store.store import Store
 from oncehook.worker.settle import Settler
 from tests.support.events import Rows, make_claim
+from tests.support.waiting import next_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -81,6 +82,30 @@ async def test_a_failed_write_fails_every_waiting_receipt_and_the_next_write_wor
         )
     assert [isinstance(result, Unavailable) for result in results] == [True, True]
     assert await settler.settle(processed(leased[0])) is True
+
+
+async def test_cancelled_write_fails_every_waiting_receipt_and_the_next_write_works(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settler, leased = Settler(store.leases), await lease(store, 3)
+    settle, started = store.leases.settle, asyncio.Event()
+
+    async def hang(settled: Sequence[Settled]) -> set[int]:
+        started.set()
+        await asyncio.Event().wait()
+        return set()
+
+    monkeypatch.setattr(store.leases, "settle", hang)
+    waiting = [asyncio.create_task(settler.settle(processed(leased[0])))]
+    await started.wait()
+    waiting.append(asyncio.create_task(settler.settle(processed(leased[1]))))  # it waits for the next write
+    await next_turn()
+    assert settler._task is not None
+    settler._task.cancel()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [StoreUnavailable, StoreUnavailable]
+    monkeypatch.setattr(store.leases, "settle", settle)
+    assert await settler.settle(processed(leased[2]))
 
 
 async def test_settled_receipts_have_no_lease_any_more(store: Store) -> None:

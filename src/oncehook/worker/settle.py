@@ -6,6 +6,7 @@ that write share the next one.
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 
 from oncehook.model.errors import StoreUnavailable, Unavailable
 from oncehook.model.lease import Settled
@@ -13,6 +14,7 @@ from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.protocols import LeaseStore
 
 MAX_BATCH = 500
+CANCELLED = "the write of the result was cancelled"
 
 
 class Settler:
@@ -42,6 +44,10 @@ class Settler:
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
                 await self._write(batch)
+        except asyncio.CancelledError:  # their slots must not wait for a task that is gone
+            _fail(self._waiting, StoreUnavailable(CANCELLED))
+            self._waiting.clear()
+            raise
         finally:
             self._task = None
 
@@ -51,6 +57,9 @@ class Settler:
             landed = await self.leases.settle([settled for settled, _ in batch])
         except Unavailable as error:
             _fail(batch, error)
+        except asyncio.CancelledError:
+            _fail(batch, StoreUnavailable(CANCELLED))
+            raise
         except Exception as error:  # a bug in Oncehook must not block a slot forever
             _fail(batch, StoreUnavailable(f"the store failed: {error!r}"))
         else:
@@ -60,7 +69,7 @@ class Settler:
         reach(Checkpoint.RECEIPTS_SETTLED)
 
 
-def _fail(batch: list[tuple[Settled, "asyncio.Future[bool]"]], error: Unavailable) -> None:
+def _fail(batch: Iterable[tuple[Settled, "asyncio.Future[bool]"]], error: Unavailable) -> None:
     for _, waiter in batch:
         if not waiter.done():
             waiter.set_exception(error)
