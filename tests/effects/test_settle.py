@@ -11,7 +11,7 @@ from oncehook.model.effect import EffectState, SettledEffect
 from oncehook.store.rows import EffectTarget
 from tests.support.effects import record
 from tests.support.events import Rows
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, next_turn
 from tests.support.work import FailsAtFirst, claim
 
 pytestmark = pytest.mark.anyio
@@ -61,3 +61,25 @@ async def test_settle_reports_for_each_effect_whether_its_lease_was_lost(sending
         "send:evt_3": True,
     }
     assert rows("SELECT count(*) FROM webhook_effects WHERE status = 'done'") == [(2,)]
+
+
+async def test_cancelled_write_leaves_the_result_of_every_waiting_effect_unknown(
+    sending: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = sending._runtime.store.effects
+    started = asyncio.Event()
+
+    async def hang(settled: list[SettledEffect]) -> set[int]:
+        started.set()
+        await asyncio.Event().wait()
+        return set()
+
+    monkeypatch.setattr(store, "settle", hang)
+    settler = EffectSettler(store)
+    waiting = [asyncio.create_task(settler.settle(SettledEffect(1, 1, EffectState.DONE)))]
+    await started.wait()
+    waiting.append(asyncio.create_task(settler.settle(SettledEffect(2, 1, EffectState.DONE))))
+    await next_turn()
+    assert settler._writing is not None
+    settler._writing.cancel()
+    assert await asyncio.wait_for(asyncio.gather(*waiting), 30) == [None, None]

@@ -35,6 +35,7 @@ class EffectSettler:
         return await landed
 
     async def _write(self) -> None:
+        batch: list[tuple[SettledEffect, asyncio.Future[bool | None]]] = []
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
@@ -45,6 +46,10 @@ class EffectSettler:
                 reach(Checkpoint.EFFECTS_SETTLED)
         finally:
             self._writing = None
+            unsettled, self._waiting = [*batch, *self._waiting], []  # only if this was cancelled
+            for _, waiter in unsettled:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     async def _write_batch(self, settled: list[SettledEffect]) -> set[int] | None:
         """Write results, with retries. Returns the ids that were settled, or None if that is unknown."""
