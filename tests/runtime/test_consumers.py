@@ -57,6 +57,27 @@ async def test_process_registers_its_handlers_again_after_a_person_removed_their
         assert [row.consumer for row in await store.roster.live_handlers()] == ["ledger"]
 
 
+async def test_process_that_starts_while_another_registers_its_consumer_writes_the_receipts(
+    shop: Inbox, make_inbox: Callable[..., Inbox], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process registers the consumer after this one has read the subscriptions, and before it registers."""
+    other = make_inbox()
+    other.source("stripe", secrets=["whsec_test"])
+    for inbox in (shop, other):
+        inbox.on("stripe", "invoice.*", consumer="ledger")(handle)
+    consumers = shop._runtime.consumers
+    register = consumers.register
+
+    async def register_after_the_other(*, starting: bool = False) -> bool:
+        async with other.lifespan():
+            return await register(starting=starting)
+
+    monkeypatch.setattr(consumers, "register", register_after_the_other)
+    async with shop.lifespan():
+        await deliver(shop, "stripe", stripe_body("evt_1"))
+    assert [row[0] for row in rows("SELECT consumer FROM webhook_receipts ORDER BY id")] == ["main", "ledger"]
+
+
 async def test_receiver_without_the_code_writes_receipts_for_consumers_of_other_processes(
     shop: Inbox, make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:

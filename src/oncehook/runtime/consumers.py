@@ -147,6 +147,7 @@ class Consumers:
     async def register(self, *, starting: bool = False) -> bool:
         """Register the consumers of this process, and apply them to the next events. Returns whether any changed.
 
+        They are read again even if nothing changed: another process may have registered them after the last read.
         The settings of the process that started last apply. A process that only renews its registration keeps them, or
         two versions would replace each other's settings during a rolling deploy.
         """
@@ -154,7 +155,7 @@ class Consumers:
         definition = patterns, {name: self._stored(name) for name, _ in patterns}
         overwrite = starting or definition != self._registered
         changed = bool(patterns) and await self.store.consumers.register(*definition, overwrite=overwrite)
-        if changed:
+        if changed or overwrite:
             await self.load()
         self._registered = definition
         return changed
