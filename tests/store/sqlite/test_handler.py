@@ -1,12 +1,14 @@
 """Handlers' transactions on SQLite: one at a time, and limited in time."""
 
 import asyncio
+import sqlite3
 from typing import Any
 
 import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.store.sqlite import handler as sqlite_handler
+from oncehook.store.sqlite.session import RESET_ROWID, HandlerConnection
 from oncehook.store.store import Store
 from oncehook.store.transaction import TransactionClosed
 from tests.support.events import Rows, make_claim
@@ -25,6 +27,30 @@ async def test_handler_transaction_commits_durably(store: Store) -> None:
     connection = await transaction.connection()
     assert await connection.fetchval("PRAGMA synchronous") == 2  # FULL
     await transaction.rollback()
+
+
+@pytest.mark.parametrize("statement", ["ROLLBACK", RESET_ROWID])
+async def test_connection_that_cannot_be_cleaned_is_replaced(
+    store: Store, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would stay in its transaction, and every later handler would fail."""
+    execute = HandlerConnection.execute
+
+    def fail(connection: HandlerConnection, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        if sql == statement:
+            raise sqlite3.OperationalError("disk I/O error")
+        return execute(connection, sql, *arguments)
+
+    monkeypatch.setattr(HandlerConnection, "execute", fail)
+    transaction = store.transaction()
+    await (await transaction.connection()).execute(
+        "INSERT INTO webhook_audit (actor, action, detail) VALUES ('a', 'b', '{}')"
+    )
+    await transaction.rollback()
+    following = store.transaction()
+    connection = await following.connection()
+    assert await connection.fetchval("SELECT count(*) FROM webhook_audit") == 0
+    await following.rollback()
 
 
 async def test_transaction_that_is_abandoned_while_it_waits_never_begins(ledger_inbox: Inbox, insert_note: str) -> None:

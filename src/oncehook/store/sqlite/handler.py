@@ -98,15 +98,22 @@ class HandlerThread:
 
     def _leave_transaction(self, connection: HandlerConnection, statement: str) -> None:
         try:
-            if connection.in_transaction:
+            if statement == "COMMIT" and connection.in_transaction:
                 connection.execute(statement)
         finally:
+            self._clean(connection)
+
+    def _clean(self, connection: HandlerConnection) -> None:
+        """Leave the connection as a new one would be. If that fails, close it, which ends its transaction."""
+        try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if connection.is_clean:
                 connection.reset_rowid()
-            else:
-                self._disconnect()
+                return
+        except sqlite3.Error:
+            pass  # the result of the handler's transaction does not depend on it
+        self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self.connection = self.connection, None
