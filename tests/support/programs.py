@@ -101,6 +101,7 @@ PROGRAMS = {
         ),
         Program("chromium", "chromium", _on_path(*_BROWSERS), "a browser for the tests of the dashboard"),
         Program("haproxy", "haproxy", _on_path("haproxy"), "the load balancer HAProxy"),
+        Program("java", "default-jre-headless", _on_path("java"), "Java, for the model checker TLC"),
         Program("ip", "iproute2", _on_path("ip"), "network namespaces (ip)"),
         Program("prometheus", "prometheus", _on_path("prometheus"), "Prometheus for the alert rules"),
         Program("promtool", "prometheus", _on_path("promtool"), "Prometheus's tool for the alert rules"),

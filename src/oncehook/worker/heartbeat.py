@@ -34,6 +34,7 @@ class Heartbeat:
         self._held: dict[LeaseKey, float | None] = {}  # → when the extensions end; None: not started, no end yet
         self._released: set[LeaseKey] = set()  # released here, while the loop was blocked
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._beats = 0
         self._missed_callbacks = 0  # consecutive callbacks that the loop has not run
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -77,22 +78,29 @@ class Heartbeat:
             return [key for key, until in self._held.items() if until is None or until > now]
 
     def _run(self) -> None:
-        step = min(self.lease_seconds / 3, self.stalled / 5)
-        steps = math.ceil(self.lease_seconds / 3 / step)
-        passes = 0
-        while not self._stop.wait(step):
-            passes += 1
-            self._watch_loop(max_missed=round(self.stalled / step))
-            keys = self._extendable() if passes % steps == 0 else []
-            if keys:
-                try:
-                    self.connection.extend(keys, self.lease_seconds)
-                    reach(Checkpoint.LEASES_RENEWED)
-                except StoreUnavailable as error:
-                    signals.emit("heartbeat_failed", leases=len(keys), detail=error.detail)
-                except Exception as error:  # a bug here must not end the thread that all leases depend on
-                    signals.emit("heartbeat_failed", leases=len(keys), detail=type(error).__name__)
+        while not self._stop.wait(self.step):
+            self.beat()
         self.connection.close()
+
+    @property
+    def step(self) -> float:
+        """Seconds between two beats."""
+        return min(self.lease_seconds / 3, self.stalled / 5)
+
+    def beat(self) -> None:
+        """Check whether the loop is blocked, and extend the leases if a third of a lease has passed."""
+        self._beats += 1
+        self._watch_loop(max_missed=round(self.stalled / self.step))
+        keys = self._extendable() if self._beats % math.ceil(self.lease_seconds / 3 / self.step) == 0 else []
+        if not keys:
+            return
+        try:
+            self.connection.extend(keys, self.lease_seconds)
+            reach(Checkpoint.LEASES_RENEWED)
+        except StoreUnavailable as error:
+            signals.emit("heartbeat_failed", leases=len(keys), detail=error.detail)
+        except Exception as error:  # a bug here must not end the thread that all leases depend on
+            signals.emit("heartbeat_failed", leases=len(keys), detail=type(error).__name__)
 
     def _watch_loop(self, max_missed: int) -> None:
         """Release unstarted receipts if the loop is blocked.

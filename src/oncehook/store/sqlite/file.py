@@ -121,6 +121,7 @@ class Writer:
         self.busy_seconds = busy_seconds
         self.write_lock = write_lock
         self.pid = os.getpid()
+        self._connection: sqlite3.Connection | None = None
         self.queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="oncehook-sqlite-writer", daemon=True)
         self.thread.start()
@@ -139,24 +140,29 @@ class Writer:
         self.thread.join()
 
     def _serve(self) -> None:
-        connection: sqlite3.Connection | None = None
         while (item := self.queue.get()) is not None:
             work, future = item
-            result: Any = None
-            failure: BaseException | None = None
-            has_lock = self.write_lock.acquire(timeout=self.busy_seconds)
-            try:
-                if not has_lock:
-                    raise sqlite3.OperationalError(LOCKED)
-                connection = connection or _connect(self.path, self.busy_seconds)
-                result = work(connection)
-            except BaseException as error:  # the caller gets the error, and the thread continues
-                failure = error
-                connection = _without_transaction(connection)
-            finally:
-                if has_lock:
-                    self.write_lock.release()
-            _deliver(future, result, failure)
+            _deliver(future, *self.execute(work))
+        self.disconnect()
+
+    def execute(self, work: Work) -> tuple[Any, BaseException | None]:
+        """Run `work` now, in the writer's thread. Returns its result or its error."""
+        has_lock = self.write_lock.acquire(timeout=self.busy_seconds)
+        try:
+            if not has_lock:
+                raise sqlite3.OperationalError(LOCKED)
+            self._connection = self._connection or _connect(self.path, self.busy_seconds)
+            return work(self._connection), None
+        except BaseException as error:  # the caller gets the error, and the thread continues
+            self._connection = _without_transaction(self._connection)
+            return None, error
+        finally:
+            if has_lock:
+                self.write_lock.release()
+
+    def disconnect(self) -> None:
+        """Close the connection, which checkpoints."""
+        connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 

@@ -1,0 +1,225 @@
+"""SQLite on the simulated clock, with faults at every statement.
+
+The database is the real SQLite with the real statements. Its time functions and `random()` come from the simulation.
+Triggers write each committed change of a receipt, an effect or a handler's row to the table `trace`.
+
+A closed connection is used again, also by the next run, because reading the schema is slower than most runs. It has no
+open transaction by then, as a closed one.
+"""
+
+import asyncio
+import datetime
+import sqlite3
+import tempfile
+from functools import cache, cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from oncehook.config.settings import Settings
+from oncehook.store import make_store
+
+if TYPE_CHECKING:
+    from proof.simulation.world import World
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+UNITS = {"second": 1.0, "seconds": 1.0, "hour": 3600.0, "hours": 3600.0}
+
+TRACE = """
+CREATE TABLE ledger (receipt INTEGER NOT NULL, replays INTEGER NOT NULL, consumer TEXT NOT NULL);
+CREATE TABLE trace (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, process TEXT, kind TEXT, row INTEGER, event TEXT, consumer TEXT, before TEXT,
+    after TEXT, fence INTEGER, attempts_before INTEGER, attempts INTEGER, replays INTEGER, outcome TEXT
+);
+CREATE TRIGGER trace_claim AFTER INSERT ON webhook_receipts BEGIN
+    INSERT INTO trace (process, kind, row, event, consumer, after, fence, attempts, replays)
+    VALUES (simulated_process(), 'receipt', NEW.id, NEW.event_id, NEW.consumer, NEW.status, NEW.lease, NEW.attempts,
+            NEW.replays);
+END;
+CREATE TRIGGER trace_receipt AFTER UPDATE OF status, lease, attempts, replays ON webhook_receipts
+WHEN (OLD.status, OLD.lease, OLD.replays, OLD.attempts) <> (NEW.status, NEW.lease, NEW.replays, NEW.attempts) BEGIN
+    INSERT INTO trace (process, kind, row, event, consumer, before, after, fence, attempts_before, attempts, replays,
+                       outcome)
+    VALUES (simulated_process(), 'receipt', NEW.id, NEW.event_id, NEW.consumer, OLD.status, NEW.status, NEW.lease,
+            OLD.attempts, NEW.attempts, NEW.replays, NEW.outcome);
+END;
+CREATE TRIGGER trace_prune AFTER DELETE ON webhook_receipts BEGIN
+    INSERT INTO trace (process, kind, row, event, consumer, before, fence, attempts, replays)
+    VALUES (simulated_process(), 'pruned', OLD.id, OLD.event_id, OLD.consumer, OLD.status, OLD.lease, OLD.attempts,
+            OLD.replays);
+END;
+CREATE TRIGGER trace_ledger AFTER INSERT ON ledger BEGIN
+    INSERT INTO trace (process, kind, row, consumer, replays)
+    VALUES (simulated_process(), 'ledger', NEW.receipt, NEW.consumer, NEW.replays);
+END;
+CREATE TRIGGER trace_request AFTER INSERT ON webhook_effects BEGIN
+    INSERT INTO trace (process, kind, row, event, after, fence, attempts, replays)
+    VALUES (simulated_process(), 'effect', NEW.id, NEW.key, NEW.status, NEW.lease, NEW.attempts, NEW.replays);
+END;
+CREATE TRIGGER trace_effect AFTER UPDATE OF status, lease, attempts, replays ON webhook_effects
+WHEN (OLD.status, OLD.lease, OLD.replays, OLD.attempts) <> (NEW.status, NEW.lease, NEW.replays, NEW.attempts) BEGIN
+    INSERT INTO trace (process, kind, row, event, before, after, fence, attempts_before, attempts, replays)
+    VALUES (simulated_process(), 'effect', NEW.id, NEW.key, OLD.status, NEW.status, NEW.lease, OLD.attempts,
+            NEW.attempts, NEW.replays);
+END;
+"""
+
+
+class Machine:
+    """The database file of all runs of this Python process, one run at a time."""
+
+    def __init__(self) -> None:
+        memory = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="oncehook-simulation-", dir=memory if memory.is_dir() else None, ignore_cleanup_errors=True
+        )
+        self.path = Path(self._folder.name) / "inbox.db"
+        self._template = Path(self._folder.name) / "template.db"
+        self._pool: dict[Any, list[Any]] = {}
+        self.world: World | None = None
+        self.driver = simulated_sqlite(self)
+        for path in (self.path, self._template):
+            asyncio.run(_migrate(path))
+        self.observer = sqlite3.connect(self.path, isolation_level=None, timeout=0)
+        """A connection without faults, for the checks."""
+        self.observer.row_factory = sqlite3.Row
+        register_functions(self, self.observer)
+        self.observer.executescript(TRACE)
+        with_trace = sqlite3.connect(self._template)
+        with_trace.executescript(TRACE)
+        with_trace.close()
+
+    def start(self, world: "World") -> None:
+        """Begin a run with the rows of a new database."""
+        self.world = world
+        tables = self._tables
+        self.observer.execute("BEGIN IMMEDIATE")
+        for table in tables:
+            self.observer.execute(f"DELETE FROM main.{table}")  # noqa: S608  # names of tables
+            self.observer.execute(f"INSERT INTO main.{table} SELECT * FROM template.{table}")  # noqa: S608  # as above
+        self.observer.execute("COMMIT")
+
+    @cached_property
+    def _tables(self) -> list[str]:
+        self.observer.execute("ATTACH ? AS template", (str(self._template),))
+        rows = self.observer.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_stat%'"
+        )
+        return [row[0] for row in rows]
+
+    def take(self, key: Any) -> Any | None:
+        pool = self._pool.get(key)
+        return pool.pop() if pool else None
+
+    def give(self, key: Any, connection: Any) -> None:
+        self._pool.setdefault(key, []).append(connection)
+
+
+async def _migrate(path: Path) -> None:
+    store = make_store(Settings(database=f"sqlite:///{path}"))
+    await store.open()
+    await store.close()
+
+
+def register_functions(machine: Machine, connection: sqlite3.Connection) -> None:
+    """Replace the functions of SQLite that read the time or are random."""
+
+    def seconds(moment: str) -> float:
+        assert machine.world is not None
+        return machine.world.wall_time() if moment == "now" else _parse(moment)
+
+    def strftime(form: str, moment: str | None, *modifiers: str | None) -> str | None:
+        if moment is None or None in modifiers:
+            return None
+        at = seconds(moment)
+        for modifier in modifiers:
+            number, unit = str(modifier).split()
+            at += float(number) * UNITS[unit]
+        return _format(form, round(at, 3))
+
+    def world() -> Any:
+        return machine.world
+
+    connection.create_function("strftime", -1, strftime)
+    connection.create_function("julianday", 1, lambda at: None if at is None else seconds(at) / 86400 + 2440587.5)
+    connection.create_function("random", 0, lambda: world().values.getrandbits(62))
+    connection.create_function("simulated_process", 0, lambda: getattr(world().process, "name", None))
+
+
+@cache
+def _parse(moment: str) -> float:
+    return (datetime.datetime.fromisoformat(moment) - EPOCH).total_seconds()
+
+
+def _format(form: str, seconds: float) -> str:
+    if form == "%s":
+        return str(int(seconds))
+    at = EPOCH + datetime.timedelta(seconds=seconds)
+    if form == "%Y-%m-%dT%H:%M:%f000Z":
+        return f"{at.isoformat(timespec='milliseconds')[:23]}000Z"
+    assert form == "%Y-%m-%dT%H:%M:00.000000Z", form
+    return f"{at.isoformat(timespec='minutes')[:16]}:00.000000Z"
+
+
+def simulated_sqlite(machine: Machine) -> SimpleNamespace:
+    """Make what replaces the module `sqlite3` in the store: connections with faults and simulated time."""
+
+    class Faults:
+        def execute(self, sql: str, *args: Any) -> Any:
+            machine.world.before(sql)  # type: ignore[union-attr]
+            return self._after(sql, super().execute(sql, *args))  # type: ignore[misc]
+
+        def executemany(self, sql: str, *args: Any) -> Any:
+            machine.world.before(sql)  # type: ignore[union-attr]
+            return self._after(sql, super().executemany(sql, *args))  # type: ignore[misc]
+
+        def _after(self, sql: str, cursor: sqlite3.Cursor) -> sqlite3.Cursor:
+            try:
+                machine.world.after(sql)  # type: ignore[union-attr]
+            except BaseException:
+                cursor.close()  # its statement ends here, and does not stay open with the traceback
+                raise
+            return cursor
+
+    class FaultyCursor(Faults, sqlite3.Cursor):
+        pass
+
+    class FaultyConnection(Faults, sqlite3.Connection):
+        key: Any = None
+        is_clean = True
+        is_open = True
+
+        def cursor(self, factory: Any = FaultyCursor) -> Any:
+            return super().cursor(factory)
+
+        def close(self) -> None:
+            if not self.is_open:
+                return
+            self.is_open = False
+            if self.in_transaction:
+                sqlite3.Connection.execute(self, "ROLLBACK")
+            if self.is_clean:
+                machine.give(self.key, self)
+            else:
+                super().close()
+
+    @cache
+    def with_faults(factory: type[sqlite3.Connection]) -> Any:
+        return FaultyConnection if factory is sqlite3.Connection else type("Faulty", (FaultyConnection, factory), {})
+
+    def connect(path: Any, *, factory: Any = sqlite3.Connection, **options: Any) -> Any:
+        key = path, factory, *sorted(options)
+        connection = machine.take(key)
+        if connection is None:
+            connection = sqlite3.connect(
+                path, factory=with_faults(factory), cached_statements=512, **{**options, "timeout": 0}
+            )
+            connection.key = key
+            register_functions(machine, connection)
+        elif factory is not sqlite3.Connection:
+            connection.set_authorizer(None)  # a new connection has none while it is prepared
+        connection.is_open, connection.is_clean, connection.row_factory = True, True, None
+        machine.world.opened(connection)  # type: ignore[union-attr]
+        return connection
+
+    return SimpleNamespace(**{**vars(sqlite3), "connect": connect})

@@ -1,0 +1,108 @@
+"""The simulation in `proof/`: seeds hold, give the same run each time, and find planted bugs.
+
+It replaces the clock and the threads of the code for its Python process, so each test runs it in another one.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proof.tlc import MISSING_JAVA
+from tests.support import ROOT
+
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason=MISSING_JAVA)
+
+
+def run_proof(*arguments: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    if folder is not None:
+        environment["ONCEHOOK_PROOF_DIR"] = str(folder)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def results_of(folder: Path, name: str) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return results
+
+
+FIND = """
+import json, sys
+from proof.simulate import first_failure, shrink
+found = {}
+for plant in sys.argv[2:]:
+    run = first_failure(range(int(sys.argv[1])), plant)
+    assert run is not None, f"{plant} was not found in {sys.argv[1]} seeds"
+    shortest = shrink(run, plant)
+    faults = {"faults": len(run.faults), "shrunk": len(shortest.faults)}
+    found[plant] = {"seeds": run.seed + 1, "failure": run.failure, **faults}
+print(json.dumps(found))
+"""
+QUICK_PLANTS = {
+    "ack-before-commit": "I1",
+    "prune-inside-window": "I1",
+    "mark-before-call": "I11",
+    "stale-subscriptions": "I1",
+}
+
+
+def test_seeds_hold_every_invariant(tmp_path: Path) -> None:
+    done = run_proof("-m", "proof.simulate", "--seeds", "0:30", "--jobs", "1", folder=tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    results = results_of(tmp_path, "simulation")
+    assert results["seeds"] == 30 and results["failures"] == {}
+    assert results["kills"] > 30, "the seeds kill too few processes to prove anything"
+    for fault in ("error after COMMIT", "crash before statement", "SIGSTOP", "clock jump", "graceful stop", "replay"):
+        assert results["counts"].get(fault, 0) > 0, f"no seed had the fault {fault!r}"
+
+
+def test_seed_gives_the_same_run_in_another_process() -> None:
+    first, second = (run_proof("-m", "proof.simulate", "--seed", "16").stdout for _ in range(2))
+    assert first == second and "every invariant holds" in first
+
+
+def test_planted_bugs_are_found_and_shrunk() -> None:
+    done = run_proof("-c", FIND, "20", *QUICK_PLANTS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert {plant: result["failure"].partition(":")[0] for plant, result in found.items()} == QUICK_PLANTS
+    assert all(result["shrunk"] <= result["faults"] for result in found.values())
+
+
+@pytest.mark.torture
+def test_five_thousand_seeds_hold_every_invariant(tmp_path: Path) -> None:
+    folder = Path(os.environ.get("ONCEHOOK_PROOF_DIR", tmp_path))
+    done = run_proof("-m", "proof.simulate", "--seeds", "0:5000", folder=folder)
+    print(done.stdout[-6000:])
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert results_of(folder, "simulation")["seeds"] == 5000
+
+
+@pytest.mark.torture
+def test_every_planted_bug_is_found(tmp_path: Path) -> None:
+    plants = ["unfenced-settle", "attempt-at-failure", *QUICK_PLANTS]
+    done = run_proof("-c", FIND, "1000", *plants)
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(done.stdout)
+    folder = Path(os.environ.get("ONCEHOOK_PROOF_DIR", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "planted.json").write_text(done.stdout)
+
+
+@needs_java
+@pytest.mark.torture
+def test_runs_are_behaviours_of_the_model_and_runs_with_a_planted_bug_are_not(tmp_path: Path) -> None:
+    folder = Path(os.environ.get("ONCEHOOK_PROOF_DIR", tmp_path))
+    done = run_proof("-m", "proof.traces", "--seeds", "0:300", folder=folder)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert results_of(folder, "traces")["runs"] == 300
+    for plant in ("ack-before-commit", "mark-before-call"):
+        done = run_proof("-m", "proof.traces", "--seeds", "0:10", "--plant", plant)
+        assert done.returncode == 1 and "deadlock" in done.stdout, done.stdout + done.stderr[-2000:]
