@@ -10,7 +10,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from oncehook import Inbox
+from oncehook.config.settings import SourceSettings
 from oncehook.observability import tracing
+from oncehook.providers.definition import built_in
+from oncehook.providers.sign import sign
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.steps import Receiver
 from oncehook.web.app import Service
@@ -131,3 +134,25 @@ async def test_a_response_that_cannot_be_written_does_not_affect_other_deliverie
         assert await wires[0].is_closed()
         assert [(await wire.answer()).status for wire in wires[1:]] == [202] * 4
     assert rows("SELECT count(*) FROM webhook_receipts") == [(5,)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
+async def test_a_fragment_is_no_part_of_the_signed_address(make_inbox: Callable[..., Inbox], fast: bool) -> None:
+    address, body = "https://hooks.example/webhooks/square", b'{"event_id": "evt_1", "type": "payment.created"}'
+    inbox = make_inbox(fast_paths=fast)
+    inbox.source("square", secrets=["square secret of a test"], public_url=address)
+    statuses = []
+    async with served(inbox) as port:
+        for signed in (f"{address}?a", f"{address}?a#b"):
+            headers, _ = sign(
+                built_in("square"),
+                body,
+                "square secret of a test",
+                now=0.0,
+                settings=SourceSettings(public_url=signed),
+            )
+            async with connected(port) as wire:
+                await wire.say(request("/webhooks/square?a#b", {**headers, "Content-Type": "application/json"}, body))
+                statuses.append((await wire.answer()).status)
+    assert statuses == [202, 401]

@@ -154,19 +154,42 @@ async def test_each_pipelined_head_is_measured(served_port: int, rows: Rows) -> 
     assert rows(COUNT) == [(4,)]
 
 
-@pytest.mark.parametrize("second", ["large head", "not HTTP"])
-async def test_a_bad_pipelined_request_is_not_answered_before_the_request_in_front_of_it(
-    make_inbox: Callable[..., Inbox], second: str
+@pytest.mark.parametrize(
+    ("second", "status"),
+    [
+        (request(PATH, {f"X-More-{number}": "1" for number in range(MAX_HEADERS)}, BODY), 431),
+        (request(PATH, {"X-Long": "a" * MAX_HEAD_BYTES}, BODY), 431),
+        (b"\0\r\n", 400),
+        (request(PATH, {"Transfer-Encoding": "chunked"}, None) + b"zz\r\n", 400),
+    ],
+    ids=["many headers", "long header", "not HTTP", "broken chunk"],
+)
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
+async def test_a_bad_pipelined_request_is_answered_after_the_request_in_front_of_it(
+    make_inbox: Callable[..., Inbox], rows: Rows, second: bytes, status: int, fast: bool
 ) -> None:
-    inbox = make_inbox()
+    inbox = make_inbox(fast_paths=fast)
     inbox.source("stripe", secrets=["whsec_test"])
     async with served(inbox) as port, connected(port) as wire:
-        first = request(PATH, {**stripe_headers(BODY), "Content-Length": str(len(BODY))}, None) + BODY
-        await wire.say(
-            first + (b"\0\r\n" if second == "not HTTP" else request(PATH, delivery_headers(MAX_HEADERS), BODY))
-        )
-        answer = await asyncio.wait_for(wire.reader.read(), 30)
-    assert b" 431 " not in answer and b" 400 " not in answer
+        await wire.say(request(PATH, stripe_headers(BODY), BODY) + second + request("/healthz", {}, None, method="GET"))
+        assert [(await wire.answer()).status, (await wire.answer()).status] == [202, status]
+        assert await wire.is_closed()
+    assert rows(COUNT) == [(1,)]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
+async def test_nothing_is_received_after_a_response_that_closes_the_connection(
+    make_inbox: Callable[..., Inbox], rows: Rows, fast: bool
+) -> None:
+    """The event would be recorded, and its sender would get no response."""
+    inbox = make_inbox(fast_paths=fast)
+    inbox.source("stripe", secrets=["whsec_test"])
+    zipped = {**stripe_headers(BODY), "Content-Encoding": "gzip"}
+    async with served(inbox) as port, connected(port) as wire:
+        await wire.say(request(PATH, zipped, BODY) + request(PATH, stripe_headers(BODY), BODY))
+        assert (await wire.answer()).outcome == (415, "unsupported_media_type")
+        assert await wire.is_closed()
+    assert rows(COUNT) == [(0,)]
 
 
 async def test_a_broken_chunk_gets_400(served_port: int) -> None:

@@ -47,6 +47,7 @@ class FastProtocol(LimitedProtocol):
     def _may_be_direct(self) -> bool:
         return (
             self.url.startswith(RECEIVER)
+            and b"#" not in self.url  # uvicorn removes a fragment
             and self.receiver is not None
             and self.is_answered()
             and not self.expect_100_continue

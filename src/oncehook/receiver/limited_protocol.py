@@ -8,7 +8,8 @@ This class depends on attributes of uvicorn's protocol. `protocol_check` runs re
 """
 
 import asyncio
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -19,8 +20,8 @@ from oncehook.receiver.request import CLOSE, MAX_HEAD_BYTES, MAX_HEADERS, Reques
 from oncehook.receiver.steps import Receiver
 
 
-class HeadTooLarge(Exception):
-    """Raised inside the parser, which stops there."""
+class StopParsing(Exception):
+    """Raised inside the parser: the head is too large, or the connection is closing and nothing more is received."""
 
 
 class DirectCycle:
@@ -42,6 +43,7 @@ class LimitedProtocol(HttpToolsProtocol):
     in_head = False  # a request has started, and its head is incomplete
     room = MAX_HEAD_BYTES  # bytes that may arrive before the head is complete or the body continues
     is_rejected = False
+    last_response: Callable[[], None] | None = None  # waits for the responses to earlier requests
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -50,10 +52,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self.parts: list[bytes] = []  # parts of the body in the data that is being parsed
 
     def data_received(self, data: bytes) -> None:
+        if self.last_response is not None:
+            return  # what follows a request that is not HTTP cannot be read
         while len(data) > self.room:
             part, data = data[: self.room], data[self.room :]
             self.data_received(part)
-            if self.transport.is_closing():
+            if self.transport.is_closing() or self.last_response is not None:
                 return
         room, self.room = self.room, 0  # reset by a new request, a complete head and body data
         super().data_received(data)
@@ -63,7 +67,7 @@ class LimitedProtocol(HttpToolsProtocol):
         elif self.in_head:
             self.room -= head_size(self.url, self.headers)
         if self.room <= 0:
-            self._reject_head()
+            self._end(self._reject_head)
 
     def end_of_data(self) -> None:
         """Called when all data that arrived is parsed."""
@@ -84,10 +88,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        if self.transport.is_closing():
+            raise StopParsing
         in_parts, self.room = not self.room, MAX_HEAD_BYTES
         if len(self.headers) > MAX_HEADERS or (in_parts and head_size(self.url, self.headers) > MAX_HEAD_BYTES):
             self.is_rejected = True
-            raise HeadTooLarge
+            raise StopParsing
         self.in_head = False
         self.begin_request()
 
@@ -106,12 +112,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Called when the parser stops because the request is not HTTP or its head is too large."""
-        if self.is_rejected:
-            self._reject_head()
-        elif not self.is_answered() and (self.pipeline or not self.cycle.more_body):
-            self.transport.close()  # the client would read the 400 as the response to an earlier request
-        elif not self.transport.is_closing():
-            super().send_400_response(msg)
+        self._end(self._reject_head if self.is_rejected else partial(super().send_400_response, msg))
+
+    def on_response_complete(self) -> None:
+        if self.last_response is not None and not (self.pipeline and not self.pipeline[-1][0].more_body):
+            self.pipeline.clear()  # the request that is not HTTP, if its head was complete
+            self._end(self.last_response)
+        super().on_response_complete()
 
     def is_answered(self) -> bool:
         """Whether no request waits for its response."""
@@ -137,10 +144,21 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
         self.on_response_complete()
 
-    def _reject_head(self) -> None:
-        """Answer 431 and close. If an earlier request waits for its response, only close."""
+    def _end(self, respond: Callable[[], None]) -> None:
+        """Close the connection with this response, after the responses to earlier requests.
+
+        Otherwise the client would read it as the response to an earlier request.
+        """
         if self.transport.is_closing():
             return
+        if not self.is_answered() and (self.pipeline or not self.cycle.more_body):
+            self.last_response = respond
+            self.flow.pause_reading()
+        else:
+            respond()
+
+    def _reject_head(self) -> None:
+        """Answer 431 and close. If the end of a request is too long, only close."""
         if self.receiver is not None and self.is_answered():
             self.cycle = cycle = DirectCycle(False, self.disconnection)  # type: ignore[assignment]
             self.answer(
