@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install -q --no-deps --require-hashes # a lock names every pac
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs docs-site lock clean
+.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs docs-site lock audit sbom clean
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make dist     build the wheel and the source archive"
 	@echo "make wheel-test"
 	@echo "              the tests against the built wheel, and the unit tests in the source archive"
+	@echo "make audit    rules for insecure code, known vulnerabilities of the locked packages, and the SBOM"
 	@echo "make lock     write the lock files of requirements/ (UPGRADE=--upgrade for newer versions)"
 	@echo "make docs     regenerate the generated blocks of docs/"
 	@echo "make docs-site"
@@ -133,6 +134,18 @@ lock: .venv/ready-for-tests
 	$(COMPILE) pyproject.toml --all-extras requirements/dev.in -c requirements/run.txt -c requirements/build.txt -o requirements/dev.txt
 	$(COMPILE) pyproject.toml --extra postgres --extra otel -c requirements/dev.txt -o requirements/image.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
+
+# Insecure code (ruff's rules S are bandit's), the SBOM, and vulnerabilities that PyPI knows of, which needs the network.
+audit: sbom
+	$(BIN)/ruff check --select S .
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/image.txt
+
+# What an installation of the release and the image contain, as CycloneDX. Not in dist/: PyPI takes only archives.
+sbom: .venv/ready-for-tests
+	mkdir -p build/sbom
+	for lock in run image; do $(BIN)/cyclonedx-py requirements requirements/$$lock.txt --pyproject pyproject.toml \
+	  --mc-type library --output-reproducible --output-format JSON --output-file build/sbom/oncehook-$$lock.cdx.json \
+	  || exit 1; done
 
 clean:
 	rm -rf .venv .venv-bench .venv-lowest .venv-newest dist build site

@@ -6,6 +6,7 @@ make the same connection at any time, but for the time in its signatures.
 
 import enum
 from dataclasses import dataclass
+from hashlib import sha256
 from random import Random
 
 from tests.support.edge.deliveries import Signed, make_delivery
@@ -29,7 +30,7 @@ class Connection:
     steps: tuple[Step, ...]
     requests: int
     aborts: bool = False  # the client disconnects while its last requests may be under way
-    authentic: frozenset[str] = frozenset()  # ids of events that were signed with the right secret
+    authentic: frozenset[bytes] = frozenset()  # digests of bodies that were signed with the right secret
 
     @property
     def name(self) -> str:
@@ -56,8 +57,8 @@ def make_connection(seed: int, number: int, now: int) -> Connection:
         else:
             delivery = make_delivery(random, f"{name}{index}", now)
             earlier.append(delivery)
-        if delivery.event_id is not None:
-            authentic.add(delivery.event_id)
+        if delivery.is_authentic:
+            authentic.add(sha256(delivery.body).digest())
         steps += _request(random, delivery)
         if random.random() < 0.02:
             steps.append(random.choice(GARBAGE))

@@ -21,7 +21,7 @@ class MemoryTransport(asyncio.Transport):
         self.protocol = protocol
         self.written = bytearray()
         self.changed = asyncio.Event()
-        self.is_open, self.is_reading = True, True
+        self.is_open, self.is_paused = True, False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
@@ -41,10 +41,10 @@ class MemoryTransport(asyncio.Transport):
             self.changed.set()
 
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self.is_paused = True
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        self.is_paused = False
         self.changed.set()
 
 
@@ -53,7 +53,7 @@ class Wire:
 
     def __init__(self, server: uvicorn.Server) -> None:
         config = server.config
-        self.protocol: Any = config.http_protocol_class(  # type: ignore[operator, call-arg]
+        self.protocol: Any = config.http_protocol_class(  # type: ignore[call-arg]
             config=config, server_state=server.server_state, app_state={}
         )
         self.transport = MemoryTransport(self.protocol)
@@ -67,7 +67,7 @@ class Wire:
             elif step is Pause.QUIET:
                 await self.settle()
             else:
-                await self.until(lambda: self.transport.is_reading or not self.transport.is_open)
+                await self.until(lambda: not (self.transport.is_paused and self.transport.is_open))
                 if not self.transport.is_open:
                     break
                 self.protocol.data_received(step)
