@@ -136,7 +136,7 @@ def _retry_fields(settings: SourceSettings | ConsumerSettings, where: str) -> di
     return fields
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)  # some values are secrets
 class Configuration:
     """The parsed file and environment. Secrets are still references."""
 

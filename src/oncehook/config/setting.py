@@ -7,5 +7,5 @@ from oncehook.model.values import Parse
 
 
 def setting(default: Any, parse: Parse, help: str) -> Any:
-    """A field of a settings class. The documentation shows `help`."""
-    return field(default=default, metadata={"parse": parse, "help": help})
+    """A field of a settings class. The documentation shows `help`. `repr` never shows the value: some are secrets."""
+    return field(default=default, repr=False, metadata={"parse": parse, "help": help})

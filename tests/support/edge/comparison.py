@@ -102,7 +102,7 @@ def compare_rows(pair: Pair, connections: Sequence[Connection]) -> list[Differen
     first, sides, differences = connections[0], [_rows(file) for file in pair.files], []
     for key in sorted(sides[0].keys() | sides[1].keys()):
         fast, plain = (side.get(key) for side in sides)
-        body = (fast or plain)[0]
+        body = (fast or plain or [b""])[0]
         found = NAMED.match(key[2])
         connection = by_name.get(found[0]) if found else by_body.get(body)
         if connection is None and key[0] == "open":

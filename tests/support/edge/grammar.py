@@ -49,7 +49,9 @@ class Connection:
 
 def make_connection(seed: int, number: int, now: int) -> Connection:
     random = Random(seed * 1_000_003 + number)
-    name, steps, earlier, authentic = f"c{seed}-{number}-", [], [], set()
+    name, authentic = f"c{seed}-{number}-", set()
+    steps: list[Step] = []
+    earlier: list[Signed] = []
     count = random.choice([1, 1, 1, 2, 2, 3, 5])
     for index in range(count):
         if earlier and random.random() < 0.25:
