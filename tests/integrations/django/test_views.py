@@ -28,7 +28,11 @@ def post(request: pytest.FixtureRequest, django_inbox: Any) -> Iterator[Post]:
         arguments = {"data": body, "content_type": "application/json", "headers": signed, **options}
         if request.param == "wsgi":
             return Client(enforce_csrf_checks=True).post(path, **arguments)
-        return async_to_sync(AsyncClient(enforce_csrf_checks=True).post)(path, **arguments)
+
+        async def send() -> Any:
+            return await AsyncClient(enforce_csrf_checks=True).post(path, **arguments)
+
+        return async_to_sync(send)()
 
     django_inbox.wsgi.start()
     yield post
