@@ -8,9 +8,9 @@ import pytest
 
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol
+from proof.results import write_result
 from tests.support.edge.grammar import Pause, make_connection
 from tests.support.edge.run import Result, compare_alone, explain, run, shrink
-from tests.support.proof_results import write_result
 
 pytestmark = [pytest.mark.anyio, pytest.mark.database]
 

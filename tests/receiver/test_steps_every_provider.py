@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from oncehook.model.delivery import Delivery
+from oncehook.receiver.verification import VerificationThread
 from tests.support.providers import PUBLIC_URL, SENDERS, Sender, changed, sender
 from tests.support.receiver import serving_source
 
@@ -50,6 +51,25 @@ async def test_a_forged_delivery_is_rejected_with_401_and_leaves_no_receipt(send
         unsigned = changed(forged, {b"content-type": forged.headers[b"content-type"]}, body=b'{"id":"1","type":"t"}')
         assert (await client.send(unsigned)).status_code == 401
         assert await client.receipts() == 0
+
+
+@pytest.mark.parametrize("name", ["stripe", "github", "slack", "twilio", "discord", "postmark", "adyen", "ses"])
+async def test_only_the_verifier_stands_between_a_forged_delivery_and_the_database(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verifier that accepts everything must make the tests above fail: nothing else rejects their deliveries."""
+    forger = sender(name)
+    async with serving_source(tmp_path, forger) as client:
+        assert (await client.send(forger.compose(number=1))).status_code == 401
+        verifier = client.inbox._runtime.sources["here"].verifier
+        monkeypatch.setattr(type(verifier), "verify", lambda self, delivery, now: 0)
+        monkeypatch.setattr(VerificationThread, "fetch_keys", fetch_nothing)
+        assert (await client.send(forger.compose(number=1))).is_success
+        assert await client.receipts() > 0
+
+
+async def fetch_nothing(*args: object) -> None:
+    pass
 
 
 @every_sender

@@ -23,12 +23,12 @@ from oncehook import Event, Inbox
 from oncehook.observability import signals
 from oncehook.web.auth import hash_password, hash_token
 from oncehook.web.dashboard import Dashboard
+from proof.results import write_result
 from tests.support.command_line import Run
 from tests.support.dashboard import Browser
 from tests.support.encryption import stored_somewhere
 from tests.support.events import github_headers, stripe_body, stripe_headers
 from tests.support.http_target import http_response, receiving
-from tests.support.proof_results import write_result
 from tests.support.serve import connected, request, served
 from tests.support.servers import run_sql
 from tests.support.spans import Spans, all_text, trace_with
