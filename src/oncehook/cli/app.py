@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _project: "ContextVar[Inbox | None]" = ContextVar("oncehook_project", default=None)
 """The inbox of the project that runs the command line, such as a Django project."""
+
+_program: ContextVar[Sequence[str]] = ContextVar("oncehook_program", default=(sys.executable, "-m", "oncehook"))
+"""The command that starts this command line in another process."""
 
 META_KEY = "oncehook.app"
 CONFIG_VARIABLE = "ONCEHOOK_CONFIG"
@@ -70,13 +73,19 @@ def configured(config: str | None, argument: str | None = None) -> "tuple[Config
 
 
 @contextmanager
-def project_inbox(inbox: "Inbox") -> Iterator[None]:
-    """Use this inbox for the commands that run in the block."""
-    token = _project.set(inbox)
+def project_inbox(inbox: "Inbox", program: Sequence[str]) -> Iterator[None]:
+    """Use this inbox for the commands that run in the block. `program` starts them in another process."""
+    token, program_token = _project.set(inbox), _program.set(program)
     try:
         yield
     finally:
         _project.reset(token)
+        _program.reset(program_token)
+
+
+def program_command() -> Sequence[str]:
+    """The command that starts this command line in another process, with the same project."""
+    return _program.get()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import time
 
 import click
 
+from oncehook.cli.app import program_command
 from oncehook.observability.metrics import FOLDER
 
 START_PERIOD = 10.0
@@ -22,16 +23,7 @@ def run_processes(
 ) -> int:
     """Start `count` children, restart each one that dies, and pass SIGTERM on. Returns the exit code."""
     listener.set_inheritable(True)
-    command = [
-        sys.executable,
-        "-m",
-        "oncehook",
-        "serve",
-        app,
-        "--fd",
-        str(listener.fileno()),
-        *options,
-    ]
+    command = [*program_command(), "serve", app, "--fd", str(listener.fileno()), *options]
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -32,5 +32,5 @@ class Command(BaseCommand):
 
         if project.error is not None:
             sys.exit(f"oncehook: {project.error}")
-        with project_inbox(project.inbox):
+        with project_inbox(project.inbox, (sys.executable, *sys.argv[:1], "oncehook")):
             main(arguments, program="manage.py oncehook")
