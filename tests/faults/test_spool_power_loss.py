@@ -3,6 +3,7 @@
 import asyncio
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ async def record(database: str, folder: Path, events: int) -> tuple[Witness, set
     }
     async with proxied(database) as (proxy, through):
         config = write_spool_config(folder, through, 'spool_limit = "100MiB"')
-        service = Process(config, "--no-worker", cwd=folder, **recorder)
+        service = await asyncio.to_thread(partial(Process, config, "--no-worker", cwd=folder, **recorder))
         try:
             sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(8)]
             await ledger.until_more(20)
