@@ -120,6 +120,8 @@ class SimulatedPool:
         self.thread = SimulatedThread(world, PROCESS.get())
 
     def submit(self, work: Callable[[], Any]) -> "SimulatedPool":
+        if self.thread.items:
+            raise Blocked(60.0)
         work()
         return self
 

@@ -123,6 +123,7 @@ class World:
         process.is_dead, process.is_ready = True, False
         for connection in process.connections:
             connection.close()
+        process.connections.clear()  # another process may use them next
         if self.lock.owner is not None and self.lock.owner.process is process:
             self.lock.owner = None
 

@@ -53,6 +53,24 @@ async def test_connection_that_cannot_be_cleaned_is_replaced(
     await following.rollback()
 
 
+async def test_statement_that_waits_while_another_ends_the_transaction_is_not_committed(
+    ledger_inbox: Inbox, rows: Rows, insert_note: str
+) -> None:
+    """INSERT OR ROLLBACK ends the transaction while the handler's second statement already waits for the thread."""
+    transaction = ledger_inbox._runtime.store.transaction()
+    connection = await transaction.connection()
+    await connection.execute("CREATE TABLE taken (id INTEGER PRIMARY KEY)")
+    await connection.execute("INSERT INTO taken VALUES (1)")
+    failures = await asyncio.gather(
+        connection.execute("INSERT OR ROLLBACK INTO taken VALUES (1)"),
+        connection.execute(insert_note, "late"),
+        return_exceptions=True,
+    )
+    await transaction.rollback()
+    assert all(isinstance(failure, Exception) for failure in failures)
+    assert rows(NOTES) == []
+
+
 async def test_transaction_that_is_abandoned_while_it_waits_never_begins(ledger_inbox: Inbox, insert_note: str) -> None:
     """A thread that still waits to begin when its handler times out must not begin later."""
     first, second = ledger_inbox._runtime.store.transaction(), ledger_inbox._runtime.store.transaction()

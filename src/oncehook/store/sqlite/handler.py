@@ -184,7 +184,13 @@ class SqliteTransaction(DriverTransaction):
         return result
 
     def _watch(self, connection: sqlite3.Connection, work: Any) -> Any:
-        """Run `work`, which is one statement, and record whether it ended the transaction."""
+        """Run `work`, which is one statement, and record whether it ended the transaction.
+
+        A statement that waited while an earlier one ended the transaction is not run: it would commit by itself.
+        """
+        if not connection.in_transaction:
+            self._is_lost = True
+            raise TransactionClosed(ENDED_BY_HANDLER)
         try:
             return work(connection)
         finally:
