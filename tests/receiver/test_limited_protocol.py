@@ -192,6 +192,20 @@ async def test_nothing_is_received_after_a_response_that_closes_the_connection(
     assert rows(COUNT) == [(0,)]
 
 
+async def test_an_upgrade_to_a_websocket_is_answered_as_a_plain_request(served_port: int, rows: Rows) -> None:
+    """If a WebSocket library is installed, uvicorn would pass the connection to it, without these limits."""
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "x" * 22 + "==",
+        "Sec-WebSocket-Version": "13",
+    }
+    assert (await send_and_read(served_port, request("/healthz", upgrade, None, method="GET"))).status == 200
+    sent = request(PATH, {**stripe_headers(BODY), **upgrade}, BODY)
+    assert (await send_and_read(served_port, sent)).outcome == (400, "malformed")  # the parser reads no body of it
+    assert rows(COUNT) == [(0,)]
+
+
 async def test_a_broken_chunk_gets_400(served_port: int) -> None:
     headers = {**stripe_headers(BODY), "Transfer-Encoding": "chunked"}
     for expect in ({}, {"Expect": "100-continue"}):  # in the same packet as the head, and while the body is read

@@ -269,6 +269,7 @@ def make_server(
         uvicorn.Config(
             Service(inbox, dashboard),
             http=protocol or (FastProtocol if inbox._runtime.settings.fast_paths else LimitedProtocol),
+            ws="none",  # nothing here is a WebSocket, whatever library is installed
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             limit_concurrency=max_connections(),
             lifespan="off",
