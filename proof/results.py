@@ -18,5 +18,10 @@ def write_result(name: str, result: dict[str, Any]) -> Path | None:
     versions = {"oncehook": version("oncehook"), "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     path = Path(folder) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"name": name, "versions": versions, "command": sys.argv, **result}, indent=2) + "\n")
+    path.write_text(
+        json.dumps(
+            {"name": name, "versions": versions, "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **result}, indent=2
+        )
+        + "\n"
+    )
     return path

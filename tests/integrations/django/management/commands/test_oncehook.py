@@ -74,7 +74,7 @@ def test_several_processes_serve_the_inbox_of_the_project(database: str, rows: R
             MANAGE,
         )
     )
-    command = [sys.executable, manage, "oncehook", "serve", "--processes", "2", "--port", "0", "--no-dashboard"]
+    command = [sys.executable, str(manage), "oncehook", "serve", "--processes", "2", "--port", "0", "--no-dashboard"]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert parent.stdout is not None
     try:
