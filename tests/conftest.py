@@ -114,6 +114,14 @@ def aws(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Moto:
     return moto
 
 
+@pytest.fixture(scope="session")
+def docs_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the documentation site, built in strict mode."""
+    from docs import site  # only these tests need it
+
+    return site.build(tmp_path_factory.mktemp("site") / "build")
+
+
 @pytest.fixture
 def sqlite(tmp_path: Path) -> str:
     """The address of a SQLite database for this test alone, for tests that need no other database."""

@@ -5,14 +5,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from docs import site
-
 PAGES = ["index", "tutorial", "step-by-step", "python", "comparison", "settings", "providers", "exactly-once"]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return site.build(tmp_path_factory.mktemp("site") / "build")
+pytestmark = pytest.mark.xdist_group("docs_site")  # built once
 
 
 def open_page(browser: Browser, width: int) -> tuple[Page, list[str]]:
@@ -26,18 +22,20 @@ def open_page(browser: Browser, width: int) -> tuple[Page, list[str]]:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_page_of_the_site_fits_the_window_and_loads_nothing_else(chromium: Browser, built: Path, width: int) -> None:
+def test_page_of_the_site_fits_the_window_and_loads_nothing_else(
+    chromium: Browser, docs_site: Path, width: int
+) -> None:
     page, problems = open_page(chromium, width)
     for name in PAGES:
-        page.goto((built / f"{name}.html").as_uri())
+        page.goto((docs_site / f"{name}.html").as_uri())
         overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert overflow <= 0, f"{name} is {overflow} px too wide at {width} px"
     assert problems == []
 
 
-def test_search_works_without_a_server(chromium: Browser, built: Path) -> None:
+def test_search_works_without_a_server(chromium: Browser, docs_site: Path) -> None:
     page, problems = open_page(chromium, 1280)
-    page.goto((built / "index.html").as_uri())
+    page.goto((docs_site / "index.html").as_uri())
     page.keyboard.press("Control+k")
     search = page.get_by_placeholder("Search")
     expect(search).to_be_focused()

@@ -65,7 +65,7 @@ def test_bad_usage_is_reported_with_exit_code_2(run: Run, arguments: list[str]) 
 def test_an_exception_becomes_a_message_and_an_exit_code(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, message: str
 ) -> None:
-    def fail(**_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     # Tests of the commands have real causes of some of these; here each class is mapped, whatever raises it.

@@ -15,11 +15,13 @@ REQUEST = re.compile(r'<(?:script|img|iframe|source|link(?![^>]*rel="canonical")
 """A tag that makes the reader's browser call another host as soon as the page is shown."""
 
 
+pytestmark = pytest.mark.xdist_group("docs_site")  # built once
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def built(docs_site: Path) -> dict[str, str]:
     """The pages of the site: path → HTML."""
-    folder = site.build(tmp_path_factory.mktemp("site") / "build")
-    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in folder.rglob("*.html")}
+    return {file.relative_to(docs_site).as_posix(): file.read_text("utf-8") for file in docs_site.rglob("*.html")}
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -208,9 +208,11 @@ async def test_two_deliveries_over_http_are_accepted_and_duplicate(
     ],
 )
 async def test_exactly_one_of_64_concurrent_deliveries_is_accepted(
-    make_inbox: Callable[..., Inbox], rows: Rows, inboxes: int, rounds: int
+    make_inbox: Callable[..., Inbox], rows: Rows, inboxes: int, rounds: int, request: pytest.FixtureRequest
 ) -> None:
     """Two inboxes share only the database, which decides which delivery is first."""
+    if "wsgi" in request.node.name:
+        rounds //= 10  # each delivery takes a thread, and the claims are the same
     async with AsyncExitStack() as stack:
         inboxes_under_test = [make_inbox() for _ in range(inboxes)]
         for inbox in inboxes_under_test:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support import programs
 from tests.support.servers import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_stopped
 
 PASSWORD = "hidden-in-the-address"
 
@@ -78,6 +78,7 @@ class Server:
         """Stop the server without ending it: its connections stay open, and it answers nothing."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGSTOP)
+        wait_until_stopped(self.process.pid)
 
     def go_on(self) -> None:
         assert self.process is not None

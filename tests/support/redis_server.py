@@ -12,7 +12,7 @@ from redis import Redis
 
 from tests.support import programs
 from tests.support.servers import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_stopped
 
 
 class RedisServer:
@@ -59,6 +59,7 @@ class RedisServer:
         """Stop the process, so that its connections stay open and nothing answers."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        wait_until_stopped(self.process.pid)
 
     def resume(self) -> None:
         assert self.process is not None

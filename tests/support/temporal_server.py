@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.servers import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_stopped
 
 
 class TemporalServer:
@@ -42,6 +42,7 @@ class TemporalServer:
     def pause(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        wait_until_stopped(self.process.pid)
 
     def resume(self) -> None:
         assert self.process is not None

@@ -6,6 +6,7 @@ conditions that another process fulfils.
 """
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -77,6 +78,11 @@ async def let_time_pass(seconds: float) -> None:
 async def pause_at_random(chance: random.Random, most: float) -> None:
     """Wait for up to `most` seconds, so that a kill hits anywhere between two steps."""
     await asyncio.sleep(chance.random() * most)
+
+
+def wait_until_stopped(process: int) -> None:
+    """Wait until SIGSTOP has stopped every thread of a child process."""
+    os.waitid(os.P_PID, process, os.WSTOPPED | os.WNOWAIT)
 
 
 async def hang() -> None:

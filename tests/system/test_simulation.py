@@ -54,11 +54,11 @@ QUICK_PLANTS = {
 
 
 def test_seeds_hold_every_invariant(tmp_path: Path) -> None:
-    done = run_proof("-m", "proof.simulate", "--seeds", "0:30", "--jobs", "1", folder=tmp_path)
+    done = run_proof("-m", "proof.simulate", "--seeds", "0:15", "--jobs", "1", folder=tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     results = results_of(tmp_path, "simulation")
-    assert results["seeds"] == 30 and results["failures"] == {}
-    assert results["kills"] > 30, "the seeds kill too few processes to prove anything"
+    assert results["seeds"] == 15 and results["failures"] == {}
+    assert results["kills"] > 15, "the seeds kill too few processes to prove anything"
     for fault in ("error after COMMIT", "crash before statement", "SIGSTOP", "clock jump", "graceful stop", "replay"):
         assert results["counts"].get(fault, 0) > 0, f"no seed had the fault {fault!r}"
 

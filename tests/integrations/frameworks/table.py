@@ -44,9 +44,9 @@ FRAMEWORKS = [
     Framework("quart_app", HYPERCORN, interrupts=True),
     Framework("aiohttp_app", AIOHTTP, interrupts=True),
     Framework("flask_app", GUNICORN, interrupts=True),
-    Framework("flask_app", UWSGI),
-    Framework("bottle_app", GUNICORN),
+    Framework("flask_app", UWSGI, is_sample=False),
+    Framework("bottle_app", GUNICORN, is_sample=False),
     Framework("django_wsgi_app", GUNICORN),
     Framework("django_asgi_app", UVICORN),
-    Framework("falcon_app", WAITRESS, signal.SIGINT),
+    Framework("falcon_app", WAITRESS, signal.SIGINT, is_sample=False),
 ]

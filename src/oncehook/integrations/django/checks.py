@@ -12,6 +12,7 @@ from django.db import Error, connections, router
 
 from oncehook.integrations.django.instance import project
 from oncehook.model.errors import ConfigurationError
+from oncehook.store import queries
 
 NETWORK_DISKS = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "nfs", "smb", "vboxsf", "virtiofs")
 MOUNTS = Path("/proc/mounts")
@@ -114,7 +115,7 @@ def _is_pooled(using: str) -> bool:
     connection = connections.create_connection(using)
     try:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
+            cursor.execute(queries.load("postgres")["backend_pid"])
             (process,) = cursor.fetchone()
         driver = connection.connection
         reported = driver.info.backend_pid if hasattr(driver, "pgconn") else driver.get_backend_pid()
