@@ -1,4 +1,4 @@
-"""Requests of tasks: which queue takes them, what is refused in the handler, and how commands and pages show them."""
+"""Requests of tasks: which queue takes them, which requests a handler refuses, and how commands and pages show them."""
 
 from collections.abc import AsyncIterator, Callable
 

@@ -146,7 +146,7 @@ STRUCTURAL = {"unique", "effect_unique", "serial", "partitions"}
 
 
 def copies(database: str, request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Make copies of a database that nobody uses."""
+    """Make copies of an idle database."""
     if database.startswith("sqlite"):
         file = Path(database.removeprefix("sqlite:///"))
         return lambda name: f"sqlite:///{shutil.copy(file, file.with_name(f'{name}.db'))}"

@@ -21,7 +21,7 @@ async def test_partition_that_is_not_attached_is_found(postgres: Postgres) -> No
     set_age(database, "evt_1", 20)
     (name,) = run_sql(database, "SELECT tableoid::regclass::text FROM webhook_payloads")[0]
     run_sql(database, f"ALTER TABLE webhook_payloads DETACH PARTITION {name}")
-    with private_pgbouncer(postgres) as bouncer:  # no check needs a session of its own
+    with private_pgbouncer(postgres) as bouncer:  # no check needs a separate session
         found = violations(await run_fsck(bouncer.url(database)))
     assert found == {"partitions": [f"{name} is not attached"], "payload_missing": ["received without a payload"]}
 

@@ -141,7 +141,7 @@ async def test_thread_that_gives_up_ends_the_request(make_inbox: Callable[..., I
 async def test_caller_in_another_event_loop_awaits_the_response(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
     small, large = stripe_body("evt_1"), stripe_body("evt_2", filler="x" * 2 * READ_BYTES)
 
-    async def ask(handover: Handover) -> list[Response | None]:
+    async def send_requests(handover: Handover) -> list[Response | None]:
         return await asyncio.gather(
             *(
                 handover.answer_async("stripe", scope_of(body), RequestBody(io.BytesIO(body).read, len(body)))
@@ -151,6 +151,6 @@ async def test_caller_in_another_event_loop_awaits_the_response(make_inbox: Call
         )
 
     async with handing_over(make_inbox()) as handover:
-        responses = await asyncio.to_thread(lambda: asyncio.run(ask(handover)))
+        responses = await asyncio.to_thread(lambda: asyncio.run(send_requests(handover)))
     assert sorted(map(status_of, responses)) == [200, 202, 202, 404]
     assert rows("SELECT event_id FROM webhook_receipts ORDER BY event_id") == [("evt_1",), ("evt_2",)]

@@ -15,27 +15,30 @@ from tests.support.django_shop import webhooks
 from tests.support.servers import Postgres, private_pgbouncer
 
 
-def found(**options: Any) -> list[tuple[str | None, str]]:
+def check_messages(**options: Any) -> list[tuple[str | None, str]]:
     return [(message.id, message.msg) for message in run_checks(tags=["oncehook"], **options)]
 
 
 def test_project_without_a_mistake_has_no_finding(sqlite: str) -> None:
     with using_database(sqlite):
-        assert found(include_deployment_checks=True) == []
+        assert check_messages(include_deployment_checks=True) == []
 
 
 def test_mistake_in_the_settings_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "error", ConfigurationError("sorces is not a setting"))
-    assert found() == [("oncehook.E001", "sorces is not a setting")]
+    assert check_messages() == [("oncehook.E001", "sorces is not a setting")]
 
 
 def test_secret_that_is_not_set_is_a_warning_and_an_error_of_a_deployment(sqlite: str) -> None:
     with using_database(sqlite) as inbox:
         inbox.source("github", secrets=["env:NO_SUCH_SECRET"])
         expected = "sources.github.secrets[0]"
-        ((warning, text),) = found()
+        ((warning, text),) = check_messages()
         assert (warning, text.startswith(expected)) == ("oncehook.W003", True)
-        assert [name for name, _ in found(include_deployment_checks=True)] == ["oncehook.W003", "oncehook.E002"]
+        assert [name for name, _ in check_messages(include_deployment_checks=True)] == [
+            "oncehook.W003",
+            "oncehook.E002",
+        ]
 
 
 class OtherDatabase:
@@ -49,7 +52,7 @@ def test_model_in_another_database_is_a_warning(sqlite: str, monkeypatch: pytest
     assert webhooks.__doc__
     with using_database(sqlite):
         monkeypatch.setattr(router, "routers", [OtherDatabase()])
-        findings = found()
+        findings = check_messages()
     assert [name for name, _ in findings] == ["oncehook.W001"] * 2
     assert findings[0][1] == (
         "django_shop.Invoice is written to the database 'other', and the inbox is in 'default': your writes would not "
@@ -62,7 +65,7 @@ def test_sqlite_on_a_network_disk_is_a_warning(sqlite: str, tmp_path: Path, monk
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nfiler:/data {tmp_path} nfs4 rw 0 0\n")
     monkeypatch.setattr(checks, "MOUNTS", mounts)
     with using_database(sqlite):
-        ((name, text),) = found()
+        ((name, text),) = check_messages()
     assert (name, "on a network disk (nfs4)" in text) == ("oncehook.W002", True)
 
 
@@ -70,9 +73,9 @@ def test_persistent_connections_behind_a_pooler_are_a_warning(postgres: Postgres
     address = postgres.database(migrated=True)
     with private_pgbouncer(postgres) as bouncer:
         with using_database(bouncer.url(address), CONN_MAX_AGE=60):
-            assert [name for name, _ in found(databases=["default"])] == ["oncehook.W004", "oncehook.W005"]
-            assert found(databases=[]) == [], "without --database, no check connects"
+            assert [name for name, _ in check_messages(databases=["default"])] == ["oncehook.W004", "oncehook.W005"]
+            assert check_messages(databases=[]) == [], "without --database, no check connects"
         with using_database(bouncer.url(address), CONN_MAX_AGE=0, DISABLE_SERVER_SIDE_CURSORS=True):
-            assert found(databases=["default"]) == []
+            assert check_messages(databases=["default"]) == []
     with using_database(address, CONN_MAX_AGE=60):
-        assert found(databases=["default"]) == []
+        assert check_messages(databases=["default"]) == []

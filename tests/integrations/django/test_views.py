@@ -55,7 +55,7 @@ def test_delivery_without_a_valid_signature_is_rejected(post: Post, rows: Rows) 
 
 
 def test_unknown_source_is_not_found(post: Post) -> None:
-    response = post("/webhooks/nobody", b"{}")
+    response = post("/webhooks/unknown", b"{}")
     assert (response.status_code, json.loads(response.content)["error"]["code"]) == (404, "unknown_source")
 
 

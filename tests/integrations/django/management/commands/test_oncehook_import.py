@@ -43,7 +43,7 @@ def test_imported_event_is_a_duplicate_and_runs_no_handler(django_inbox: Any, ro
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nobody", "django_shop.Invoice", "--id", "number", "--type", "status"), "there is no source nobody"),
+        (("unknown", "django_shop.Invoice", "--id", "number", "--type", "status"), "there is no source unknown"),
         (("stripe", "django_shop.Nothing"), "doesn't have a 'Nothing' model"),
         (("stripe", "django_shop.Invoice", "--id", "event"), "has no field named 'event'"),
         (("stripe", "django_shop.Invoice", "--type", "status", "--time", "id", "--since", "soon"), "soon"),
