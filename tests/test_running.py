@@ -45,6 +45,8 @@ def test_operations_block_for_their_results(database: str, rows: Rows) -> None:
         running.ready()
         assert b"oncehook_received_total" in running.metrics()
         assert running.run(inbox.ready()) is None
+    assert inbox._runtime.is_running, "a request arrived, so the inbox of the server goes on"
+    inbox.wsgi.stop()
     assert not inbox._runtime.is_running and handled == ["evt_1", "evt_1", "evt_1"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.concurrency.surroundings import Surrounding
+from oncehook.concurrency.surroundings import CurrentSurrounding, Surrounding
 from oncehook.config.configuration import Configuration, check_settable, load, read_consumer, read_source, read_table
 from oncehook.config.options import ConsumerOptions, InboxOptions, SourceOptions
 from oncehook.config.settings import Settings
@@ -172,7 +172,8 @@ class Inbox(Registration):
 
     def _surround(self, name: str, surrounding: Surrounding) -> None:
         """Call handlers, effects and other user functions within a context manager of the framework `name`."""
-        self._runtime.registered.surroundings[name] = surrounding
+        known = self._runtime.registered.surroundings.setdefault(name, CurrentSurrounding(surrounding))
+        known.current = surrounding  # also for calls of an inbox that runs already
 
     # -- operations -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,13 @@ from contextvars import ContextVar
 import pytest
 
 from oncehook.concurrency.calling import Threads, call
-from oncehook.concurrency.surroundings import Surrounding, end_surrounding, surround_calls, surrounding
+from oncehook.concurrency.surroundings import (
+    CurrentSurrounding,
+    Surrounding,
+    end_surrounding,
+    surround_calls,
+    surrounding,
+)
 from tests.support.waiting import next_turn
 
 pytestmark = pytest.mark.anyio
@@ -85,3 +91,16 @@ def test_other_event_loops_have_no_surroundings() -> None:
 
     asyncio.run(surround())
     assert not asyncio.run(is_surrounded())
+
+
+async def test_replaced_context_manager_is_used_by_later_calls() -> None:
+    replaceable = CurrentSurrounding(make_surrounding("first", []))
+    surround_calls([replaceable])
+    try:
+        with surrounding()():
+            assert plain() == "none first"
+        replaceable.current = make_surrounding("second", [])
+        with surrounding()():
+            assert plain() == "none second"
+    finally:
+        end_surrounding([replaceable])

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from oncehook import ConfigurationError, Inbox
+from oncehook import ConfigurationError, Inbox, SyncEvent
 from tests.support.events import Rows
+from tests.support.waiting import wait_until
 from tests.support.wsgi import deliver, wsgi_inbox
 
 STATUS = "SELECT event_id, status FROM webhook_receipts ORDER BY event_id"
@@ -30,6 +31,44 @@ def test_first_request_starts_the_inbox_and_a_stop_ends_its_thread(database: str
     inbox.wsgi.stop()
     inbox.wsgi.stop()
     assert len(rows(STATUS)) == 3
+
+
+def test_request_during_a_block_without_a_worker_gets_the_worker_after_the_block(sqlite: str) -> None:
+    inbox = wsgi_inbox(sqlite, worker=True)
+    handled = threading.Event()
+
+    @inbox.on("stripe", "*")
+    def handle(event: SyncEvent) -> None:
+        handled.set()
+
+    with inbox.running(worker=False) as running:
+        assert deliver(inbox, "evt_1") == 202
+        assert len(list(running.events())) == 1
+        assert not handled.is_set()
+    assert handled.wait(30), "the worker of the settings handles the event"
+    inbox.wsgi.stop()
+
+
+def test_request_during_a_stop_gets_503_without_waiting_for_its_end(sqlite: str) -> None:
+    inbox = wsgi_inbox(sqlite, worker=True, stop_grace="60s")
+    running, gate = threading.Event(), threading.Event()
+
+    @inbox.on("stripe", "*")
+    def handle(event: SyncEvent) -> None:
+        running.set()
+        gate.wait(30)
+
+    assert deliver(inbox, "evt_1") == 202
+    assert running.wait(30)
+    stopping = threading.Thread(target=inbox.wsgi.stop)
+    stopping.start()
+    try:
+        wait_until(lambda: inbox.wsgi.thread.handover is None, "the stop has begun")
+        assert deliver(inbox, "evt_2") == 503
+        assert stopping.is_alive(), "the request did not wait for the handler"
+    finally:
+        gate.set()
+        stopping.join()
 
 
 def test_threads_stay_the_same_over_many_requests_at_the_same_time(sqlite: str) -> None:

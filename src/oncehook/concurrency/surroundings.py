@@ -11,6 +11,17 @@ from weakref import WeakKeyDictionary
 Surrounding = Callable[[], AbstractContextManager[object]]
 """Makes a context manager, which a call enters in the thread or task of the function."""
 
+
+class CurrentSurrounding:
+    """A context manager that can be replaced while the inbox runs. Later calls use the new one."""
+
+    def __init__(self, current: Surrounding) -> None:
+        self.current = current
+
+    def __call__(self) -> AbstractContextManager[object]:
+        return self.current()
+
+
 _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, list[Surrounding]]" = WeakKeyDictionary()
 
 

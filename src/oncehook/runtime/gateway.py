@@ -39,7 +39,7 @@ class Gateway:
 
     def _start_soon(self) -> None:
         thread = self.thread
-        if thread.handover is None:
+        if thread.request_handover is None:
             thread.start_soon()
 
     def start(self) -> None:
@@ -72,11 +72,11 @@ class Gateway:
     def answer(self, name: str, scope: Scope, body: RequestBody) -> Response | None:
         """Answer a request to the address `name`. Blocks. Returns None if the client disconnected."""
         thread = self.thread
-        handover = thread.handover or thread.start_for_request()
+        handover = thread.request_handover or thread.start_for_request()
         return unavailable_response(5) if handover is None else handover.answer(name, scope, body)
 
     async def answer_async(self, name: str, scope: Scope, body: RequestBody) -> Response | None:
         """Answer a request to the address `name`, for a caller in another event loop. Reading must not block."""
         thread = self.thread
-        handover = thread.handover or await asyncio.to_thread(thread.start_for_request)
+        handover = thread.request_handover or await asyncio.to_thread(thread.start_for_request)
         return unavailable_response(5) if handover is None else await handover.answer_async(name, scope, body)

@@ -52,6 +52,7 @@ class LoopThread:
         self._is_stopped = self._is_starting = False
         self._is_for_requests = False  # a server uses it, until the process exits
         self._blocks = 0  # that hold it
+        self._has_other_worker = False  # a block started it with or without a worker, against the settings
         self._failed_at = float("-inf")
 
     def start(self) -> Handover:
@@ -60,22 +61,30 @@ class LoopThread:
             self._is_stopped, self._is_for_requests = False, True
             return self._start()
 
+    @property
+    def request_handover(self) -> Handover | None:
+        """The way for requests, if the inbox runs for them and not only for a block."""
+        return self.handover if self._is_for_requests else None
+
     def start_for_request(self) -> Handover | None:
         """Start the inbox, unless it runs already. Returns None if it was stopped, or cannot start now."""
-        if not self._transition.acquire(timeout=START_SECONDS):
+        if not self._may_start() or not self._transition.acquire(timeout=START_SECONDS):
             return None  # another thread waits for a database that does not respond
         try:
-            if not self._may_start:
+            if not self._may_start():
                 return None
-            handover = self._start()
+            self._is_for_requests = True
+            return self._try_to_start()
+        finally:
+            self._transition.release()
+
+    def _try_to_start(self) -> Handover | None:
+        try:
+            return self._start()
         except Exception as error:
             self._failed_at = SYSTEM.monotonic()
             signals.emit("start_failed", detail=str(error) if isinstance(error, OncehookError) else repr(error))
             return None
-        finally:
-            self._transition.release()
-        self._is_for_requests = True
-        return handover
 
     @contextmanager
     def held(self, *, worker: bool | None = None) -> "Iterator[LoopThread]":
@@ -88,17 +97,24 @@ class LoopThread:
         finally:
             with self._transition:
                 self._blocks -= 1
-                if not self._blocks and not self._is_for_requests:
-                    self.handover = None
-                    self._end()
+                if not self._blocks:
+                    self._release()
 
-    @property
+    def _release(self) -> None:
+        """After the last block: stop, or go on for requests with the worker that the settings ask for."""
+        if self._is_for_requests and not self._has_other_worker:
+            return
+        self.handover = None
+        self._end()
+        if self._is_for_requests:
+            self._try_to_start()
+
     def _may_start(self) -> bool:
         return not self._is_stopped and SYSTEM.monotonic() >= self._failed_at + RETRY_SECONDS
 
     def start_soon(self) -> None:
         """Start the inbox in the background, unless a start is under way. Returns immediately."""
-        if self._may_start and not self._is_starting and not self._transition.locked():
+        if self._may_start() and not self._is_starting and not self._transition.locked():
             self._is_starting = True
             threading.Thread(target=self._start_in_background, name="oncehook-start", daemon=True).start()
 
@@ -112,6 +128,7 @@ class LoopThread:
         """Stop the inbox: requests and handlers that run get `stop_grace`. Does nothing if it does not run."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("the event loop of the inbox cannot wait for its own end: stop it from another thread")
+        self._is_stopped = True  # requests do not wait for the end
         with self._transition:
             self._is_stopped, self._is_for_requests, self.handover = True, False, None
             self._end()
@@ -142,6 +159,7 @@ class LoopThread:
             raise ConfigurationError(
                 "the inbox already runs in another event loop of this process: use it there, or stop it first"
             )
+        self._has_other_worker = worker is not None and worker != runtime.has_worker
         started: Future[Handover] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(runtime, worker, started), name="oncehook-loop", daemon=True

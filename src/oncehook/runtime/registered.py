@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from oncehook.concurrency.surroundings import Surrounding
+from oncehook.concurrency.surroundings import CurrentSurrounding
 from oncehook.config.settings import Horizon
 from oncehook.effects.effect import EffectRegistry
 from oncehook.handlers.canonical import CanonicalFetchers
@@ -27,7 +27,7 @@ class Registered:
     forwards: dict[str, Forward] = field(default_factory=dict)
     """By source; those of other consumers as `consumer:source`."""
 
-    surroundings: dict[str, Surrounding] = field(default_factory=dict)
+    surroundings: dict[str, CurrentSurrounding] = field(default_factory=dict)
     """By framework: the context manager around each call of a user function."""
 
     handlers: Handlers = field(default_factory=Handlers)
