@@ -1,25 +1,47 @@
 """The inbox of a project: when it starts, and what it does in tests."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
 from django.test import Client, override_settings
 
 from oncehook import ConfigurationError
 from oncehook.integrations.django.instance import ProjectInbox, project
+from oncehook.runtime import loop_thread
 from tests.support.django_project import using_database
 from tests.support.waiting import wait_until
 
 
-def test_first_request_starts_the_inbox_of_a_web_process(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_request_starts_the_inbox_of_a_web_process(sqlite: str) -> None:
     from django.conf import settings
 
-    monkeypatch.setattr(project, "_started_in", 0)
     with override_settings(ONCEHOOK={**settings.ONCEHOOK, "worker": True}), using_database(sqlite) as inbox:
         assert Client().get("/nothing").status_code == 404
         wait_until(lambda: inbox.wsgi.thread.handover is not None, "the inbox starts")
         assert inbox._runtime.worker is not None
+        inbox.wsgi.stop()
+
+
+def test_later_request_starts_the_inbox_after_a_start_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from django.conf import settings
+
+    empty = f"sqlite:///{tmp_path / 'inbox.db'}"
+    with override_settings(ONCEHOOK={**settings.ONCEHOOK, "worker": True}), using_database(empty) as inbox:
+        assert Client().get("/nothing").status_code == 404
+        wait_until(lambda: "run `manage.py migrate`" in caplog.text, "the start fails without tables")
+        call_command("migrate", "oncehook", verbosity=0)
+        monkeypatch.setattr(loop_thread, "RETRY_SECONDS", 0.0)
+
+        def runs() -> bool:
+            assert Client().get("/nothing").status_code == 404
+            return inbox.wsgi.thread.handover is not None
+
+        wait_until(runs, "a later request starts the inbox")
         inbox.wsgi.stop()
 
 
@@ -28,7 +50,6 @@ def test_request_starts_nothing_in_a_test_whose_database_is_another(
 ) -> None:
     from django.db import connections
 
-    monkeypatch.setattr(project, "_started_in", 0)
     started: list[Any] = []
     with using_database(sqlite) as inbox:
         monkeypatch.setattr(inbox.wsgi.thread, "start_soon", lambda: started.append(inbox))

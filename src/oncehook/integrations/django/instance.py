@@ -1,7 +1,6 @@
 """The inbox of a Django project: built from its settings, with the handlers of every app's `webhooks.py`."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,6 @@ class ProjectInbox:
         self.error: ConfigurationError | None = None
         self.settings: DjangoConfiguration | None = None
         self._inbox: Inbox | None = None
-        self._started_in = 0  # the process
 
     def load(self) -> None:
         """Build the inbox, and import `webhooks.py` of every app, which adds the handlers."""
@@ -90,13 +88,14 @@ class ProjectInbox:
     def start_in_background(self, **request: Any) -> None:
         """Start the inbox with the first request of a web process, so that its worker handles events that wait.
 
-        It does not start in a test, where Django uses another database than the one of the settings.
+        After a start that failed, a later request tries again. It does not start in a test, where Django uses another
+        database than the one of the settings.
         """
-        if self._started_in == os.getpid() or self.settings is None or self._inbox is None:
+        if self.settings is None or not self.settings.worker or self._inbox is None or self.error is not None:
             return
-        self._started_in = os.getpid()
-        if self.settings.worker and self.error is None and _uses_database(self.settings):
-            self._inbox.wsgi.thread.start_soon()
+        thread = self._inbox.wsgi.thread
+        if thread.handover is None and _uses_database(self.settings):
+            thread.start_soon()
 
     @contextmanager
     def replaced_by(self, other: "Inbox") -> Iterator[None]:
