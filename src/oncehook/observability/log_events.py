@@ -248,6 +248,11 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "The first request of a WSGI process could not start the inbox. Requests get 503, and the next one after 5 s "
         "tries again.",
     ),
+    "settings_not_usable": (
+        "error",
+        "The settings of a Django project cannot be used. Its pages work, and deliveries get 500 until the settings "
+        "are corrected and the process is restarted.",
+    ),
     "replica_used": ("info", "The dashboard reads from `read_database` again."),
     "replica_not_used": (
         "warning",

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from oncehook import ConfigurationError
 from oncehook.integrations.django.asgi import with_lifespan
+from oncehook.integrations.django.instance import project
 from tests.support.django_project import using_database
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +42,13 @@ async def test_server_does_not_start_with_a_wrong_configuration(database: str) -
         await run_lifespan(with_lifespan(None), sent, lambda: None)
     assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
     assert sent[0]["message"] == "the database schema is out of date: run `manage.py migrate`"
+
+
+async def test_server_does_not_start_with_settings_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(project, "error", ConfigurationError("the setting ONCEHOOK is a list: make it a dict"))
+    await run_lifespan(with_lifespan(None), sent, lambda: None)
+    assert sent == [{"type": "lifespan.startup.failed", "message": "the setting ONCEHOOK is a list: make it a dict"}]
 
 
 async def test_other_requests_are_those_of_django() -> None:

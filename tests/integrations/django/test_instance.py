@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.core.signals import request_started
 from django.test import Client, override_settings
 
 from oncehook import ConfigurationError
@@ -56,6 +57,20 @@ def test_request_starts_nothing_in_a_test_whose_database_is_another(
         connections["default"].settings_dict["NAME"] = "file:memorydb_default?mode=memory&cache=shared"
         project.start_in_background()
         assert started == []
+
+
+def test_settings_that_cannot_be_used_are_logged_with_the_first_page(caplog: pytest.LogCaptureFixture) -> None:
+    fresh = ProjectInbox()
+    request_started.disconnect(dispatch_uid="oncehook")
+    try:
+        with override_settings(ONCEHOOK=["x"]):
+            fresh.load()
+        for _ in range(2):
+            assert Client().get("/nothing").status_code == 404
+    finally:
+        request_started.disconnect(dispatch_uid="oncehook")
+        request_started.connect(project.start_in_background, dispatch_uid="oncehook")
+    assert caplog.text.count("the setting ONCEHOOK is a list: make it a dict") == 1
 
 
 def test_inbox_says_why_it_does_not_exist() -> None:

@@ -7,6 +7,8 @@ application = with_lifespan(get_asgi_application())
 import asyncio
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+
 from oncehook.integrations.django.instance import project
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.receiver.request import Receive, Scope, Send
@@ -30,7 +32,7 @@ class LifespanApp:
         await receive()
         try:
             await asyncio.to_thread(project.inbox.wsgi.start)
-        except ConfigurationError as error:
+        except (ConfigurationError, ImproperlyConfigured) as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         except OncehookError:  # the database does not answer: the site works, and later requests try again

@@ -14,6 +14,7 @@ from oncehook.integrations.django.configuration import DjangoConfiguration, djan
 from oncehook.integrations.django.sessions import Sessions
 from oncehook.integrations.django.signals import observe_attempts
 from oncehook.model.errors import ConfigurationError
+from oncehook.observability import signals
 from oncehook.store.store import Store
 
 if TYPE_CHECKING:
@@ -50,13 +51,14 @@ class ProjectInbox:
         self.error: ConfigurationError | None = None
         self.settings: DjangoConfiguration | None = None
         self._inbox: Inbox | None = None
+        self._is_error_logged = False
 
     def load(self) -> None:
         """Build the inbox, and import `webhooks.py` of every app, which adds the handlers."""
+        request_started.connect(self.start_in_background, dispatch_uid="oncehook")
         try:
             self.build()
             observe_attempts()
-            request_started.connect(self.start_in_background, dispatch_uid="oncehook")
             autodiscover_modules("webhooks")
         except ConfigurationError as error:
             self.error = error
@@ -89,8 +91,12 @@ class ProjectInbox:
         """Start the inbox with the first request of a web process, so that its worker handles events that wait.
 
         After a start that failed, a later request tries again. It does not start in a test, where Django uses another
-        database than the one of the settings.
+        database than the one of the settings. Settings that cannot be used are logged once: a page may be all that a
+        process is asked for, and deliveries get only 500.
         """
+        if self.error is not None and not self._is_error_logged:
+            self._is_error_logged = True
+            signals.emit("settings_not_usable", detail=str(self.error))
         if self.settings is None or not self.settings.worker or self._inbox is None or self.error is not None:
             return
         thread = self._inbox.wsgi.thread
