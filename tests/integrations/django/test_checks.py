@@ -29,6 +29,25 @@ def test_mistake_in_the_settings_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     assert check_messages() == [("oncehook.E001", "sorces is not a setting")]
 
 
+def test_handler_for_a_source_that_the_settings_do_not_have_is_a_warning(sqlite: str) -> None:
+    with using_database(sqlite) as inbox:
+        inbox.on("strpe", "*")(handle)
+        ((name, text),) = check_messages()
+    assert name == "oncehook.W006"
+    assert text.endswith("handle is for source 'strpe', which is not in ONCEHOOK['sources']: the sources are stripe")
+
+
+def test_handler_for_a_type_that_its_source_never_accepts_is_an_error(sqlite: str) -> None:
+    with using_database(sqlite) as inbox:
+        inbox.source("github", secrets=["x" * 20], types=["push"])
+        inbox.on("github", "issues.*")(handle)
+        ((name, text),) = check_messages()
+    assert (name, "which sources.github.types never accepts" in text) == ("oncehook.E001", True)
+
+
+def handle(event: Any) -> None: ...
+
+
 def test_secret_that_is_not_set_is_a_warning_and_an_error_of_a_deployment(sqlite: str) -> None:
     with using_database(sqlite) as inbox:
         inbox.source("github", secrets=["env:NO_SUCH_SECRET"])

@@ -23,7 +23,7 @@ def check_settings(app_configs: Any, **options: Any) -> list[CheckMessage]:
     """Report settings that the inbox cannot use, and those with which it would not work as expected."""
     if project.error is not None:
         return [CheckError(str(project.error), id="oncehook.E001")]
-    return [*_check_models(), *_check_disk(), *_check_secrets(Warning, "oncehook.W003")]
+    return [*_check_handlers(), *_check_models(), *_check_disk(), *_check_secrets(Warning, "oncehook.W003")]
 
 
 @register("oncehook", deploy=True)
@@ -58,6 +58,27 @@ def check_pooler(app_configs: Any, databases: Sequence[str] | None = None, **opt
             )
         )
     return found
+
+
+def _check_handlers() -> Iterator[CheckMessage]:
+    """Find handlers that no event can reach, with which the inbox does not start.
+
+    A source that the settings do not have may be a managed one. Only the database has those, so it is a warning.
+    """
+    runtime = project.inbox._runtime
+    known = {name: source.settings.types for name, source in runtime.sources.items()}
+    unknown = {handler.source: handler for handler in runtime.handlers if handler.source not in known}
+    for source, handler in unknown.items():
+        yield Warning(
+            f"{handler.name} is for source {source!r}, which is not in ONCEHOOK['sources']: the sources are "
+            f"{', '.join(sorted(known)) or 'none'}",
+            hint=f"Add it there or with `manage.py oncehook sources add {source}`: without it, no inbox starts.",
+            id="oncehook.W006",
+        )
+    try:
+        runtime.handlers.check({**dict.fromkeys(unknown), **known})
+    except ConfigurationError as error:
+        yield CheckError(str(error), id="oncehook.E001")
 
 
 def _check_models() -> Iterator[CheckMessage]:
