@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any
 
 import django
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections
-from django.test import AsyncClient, Client, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 
 from oncehook.testing import sign
 from tests.support.events import Rows, stripe_body
@@ -16,6 +18,7 @@ from tests.support.events import Rows, stripe_body
 Post = Callable[..., Any]
 
 RECEIPTS = "SELECT event_id, status FROM webhook_receipts ORDER BY id"
+SECRET = "whsec_test"
 LOGIN_REQUIRED = "django.contrib.auth.middleware.LoginRequiredMiddleware"
 
 
@@ -24,7 +27,7 @@ def post(request: pytest.FixtureRequest, django_inbox: Any) -> Iterator[Post]:
     """Sends a body to an address of the project, through WSGI and through ASGI in turn."""
 
     def post(path: str, body: bytes, headers: dict[str, str] | None = None, **options: Any) -> Any:
-        signed = sign("stripe", body, "whsec_test") if headers is None else headers
+        signed = sign("stripe", body, SECRET) if headers is None else headers
         arguments = {"data": body, "content_type": "application/json", "headers": signed, **options}
         if request.param == "wsgi":
             return Client(enforce_csrf_checks=True).post(path, **arguments)
@@ -94,11 +97,37 @@ def test_body_that_a_middleware_has_read_is_accepted(post: Post, rows: Rows) -> 
         assert post("/webhooks/stripe", stripe_body("evt_1")).status_code == 202
 
 
-class ReadBody:
-    """A middleware that reads the body before the view."""
+def test_chunked_body_that_a_middleware_has_asked_for_is_accepted(django_inbox: Any, rows: Rows) -> None:
+    """Django gives the middleware an empty body, because a chunked request has no length."""
+    from django.conf import settings
+
+    body = stripe_body("evt_1")
+    signed = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in sign("stripe", body, SECRET).items()}
+    environ = RequestFactory().post("/webhooks/stripe", content_type="application/json", **signed).environ
+    del environ["CONTENT_LENGTH"]
+    environ |= {"wsgi.input": BytesIO(body), "wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+    statuses: list[str] = []
+    with override_settings(MIDDLEWARE=["tests.integrations.django.test_views.AskForBody", *settings.MIDDLEWARE]):
+        response = WSGIHandler()(environ, lambda status, headers: statuses.append(status))
+        assert b"accepted" in b"".join(response), statuses
+        response.close()
+    django_inbox.wsgi.stop()
+    assert (statuses, rows(RECEIPTS)) == (["202 Accepted"], [("evt_1", "received")])
+
+
+class AskForBody:
+    """A middleware that reads the body before the view, and accepts an empty one."""
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        _ = request.body
+        return self.get_response(request)
+
+
+class ReadBody(AskForBody):
+    """The same, for requests with a body."""
 
     def __call__(self, request: Any) -> Any:
         assert request.body

@@ -29,12 +29,19 @@ async def receive(request: HttpRequest, address: str) -> HttpResponse:
 
 def read_body(request: HttpRequest) -> RequestBody:
     """Return the body as it was sent. Django's limit for uploads does not apply: each source has its own."""
-    if hasattr(request, "_body"):  # a middleware has read it
+    if hasattr(request, "_body") and not _is_unread(request):  # a middleware has read it
         return RequestBody(BytesIO(request._body).read, len(request._body))
     if hasattr(request, "environ"):
         return wsgi.make_body(request.environ)
     declared = request.META.get("CONTENT_LENGTH") or ""
     return RequestBody(request.read, int(declared) if declared.isascii() and declared.isdigit() else None)
+
+
+def _is_unread(request: HttpRequest) -> bool:
+    """Whether a WSGI request still has its body: of a chunked one, which has no length, Django reads nothing."""
+    environ = getattr(request, "environ", {})
+    is_chunked = not environ.get("CONTENT_LENGTH") and bool(environ.get("wsgi.input_terminated"))
+    return is_chunked and not request._body
 
 
 def exempt(view: Any) -> Any:
