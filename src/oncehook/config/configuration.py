@@ -197,7 +197,15 @@ def read_file(file: Path) -> dict[str, Any]:
 def named_tables(value: Any, name: str) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
         raise ConfigurationError(f"{name} must contain tables, such as [{name}.stripe]")
+    check_names(value, f"{name} has")
     return value
+
+
+def check_names(value: Mapping[Any, Any], where: str) -> None:
+    """Raise ConfigurationError for a key that is not text: a dict in code may have any, such as a lazy translation."""
+    wrong = next((key for key in value if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise ConfigurationError(f"{where} a key of the type {type(wrong).__name__}: names must be plain text (str)")
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -36,6 +36,8 @@ def test_address_of_a_postgresql_database(changes: dict[str, Any], address: str)
         ({"NAME": "shop"}, "mysql", "is on mysql, and Oncehook stores events in PostgreSQL or SQLite"),
         ({"NAME": ":memory:"}, "sqlite", "is in memory"),
         ({"NAME": "file:shop.db?mode=rw"}, "sqlite", "without file:"),
+        (POSTGRES | {"PORT": 99999}, "postgresql", "has the PORT '99999': set it to a number from 1 to 65535"),
+        (POSTGRES | {"PORT": "5432x"}, "postgresql", "has the PORT '5432x'"),
         (POSTGRES | {"OPTIONS": {"hostaddr": "10.0.0.1"}}, "postgresql", r"OPTIONS\['hostaddr'\]"),
     ],
 )

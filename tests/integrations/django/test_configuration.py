@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from django.utils.translation import gettext_lazy
 
 from oncehook import ConfigurationError
 from oncehook.integrations.django.configuration import read_setting
@@ -16,6 +17,11 @@ from tests.support.django_project import using_database
     [
         ([], "the setting ONCEHOOK is a list"),
         ({"worker": "no"}, "'worker'.* is 'no': set it to True or False"),
+        ({"using": 5}, "'using'.* is 5: set it to the alias of one database"),
+        ({"using": ["default"]}, "'using'.* is \\['default'\\]: set it to the alias of one database"),
+        ({"config": 5}, "'config'.* is 5: set it to the path of a file"),
+        ({5: "x"}, "the setting ONCEHOOK has a key of the type int: names must be plain text"),
+        ({"sources": {gettext_lazy("stripe"): {}}}, "sources has a key of the type __proxy__: names must be plain"),
         ({"using": "events"}, "DATABASES has no such alias: it has default"),
         ({"database": "sqlite:///other.db"}, "`database` is set in ONCEHOOK: in a Django project"),
         ({"sorces": {}}, "sorces is not a setting: did you mean"),

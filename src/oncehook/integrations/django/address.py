@@ -86,9 +86,16 @@ def _postgres_address(alias: str, settings: Mapping[str, Any]) -> str:
     password = quote(str(settings.get("PASSWORD") or ""), safe="")
     login = f"{user}:{password}@" if password else f"{user}@" if user else ""
     port = str(settings.get("PORT") or "")
+    _check_port(alias, port)
     if "host" in query and port:
         query["port"], port = port, ""
     hosts = f"[{host}]" if ":" in host and not host.startswith("[") else host
     name = quote(str(settings.get("NAME") or ("" if "service" in query else "postgres")), safe="")
     suffix = f"?{urlencode(query, quote_via=quote)}" if query else ""
     return f"postgresql://{login}{hosts}{':' + port if port else ''}/{name}{suffix}"
+
+
+def _check_port(alias: str, text: str) -> None:
+    for port in text.split(",") if text else ():  # one for each host, or one for all
+        if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ConfigurationError(f"DATABASES[{alias!r}] has the PORT {port!r}: set it to a number from 1 to 65535")

@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.utils import ConnectionDoesNotExist
 from django.utils.connection import ConnectionDoesNotExist as UnknownAlias
 
-from oncehook.config.configuration import DEFAULT_FILE, Configuration, parse, read_file
+from oncehook.config.configuration import DEFAULT_FILE, Configuration, check_names, parse, read_file
 from oncehook.integrations.django.address import database_address
 from oncehook.model.errors import ConfigurationError
 
@@ -36,11 +36,16 @@ def read_setting() -> DjangoConfiguration:
     values = getattr(settings, "ONCEHOOK", {})
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"the setting ONCEHOOK is a {type(values).__name__}: make it a dict")
+    check_names(values, "the setting ONCEHOOK has")
     own = dict(values)
     using, worker, config = own.pop("using", "default"), own.pop("worker", True), own.pop("config", None)
     if not isinstance(worker, bool):
         raise ConfigurationError(f"ONCEHOOK['worker'] is {worker!r}: set it to True or False")
-    file = _find_file(config, own)
+    if not isinstance(using, str):
+        raise ConfigurationError(f"ONCEHOOK['using'] is {using!r}: set it to the alias of one database, as text")
+    if not isinstance(config, str | os.PathLike | None):
+        raise ConfigurationError(f"ONCEHOOK['config'] is {config!r}: set it to the path of a file")
+    file = _find_file(config)
     tables = _merge({} if file is None else read_file(file), own)
     for where, is_set in ((str(file), "database" in tables), ("the environment", "ONCEHOOK_DATABASE" in os.environ)):
         if is_set:
@@ -71,7 +76,7 @@ def django_address(using: str) -> str:
     return database_address(using, connection.settings_dict, connection.vendor)
 
 
-def _find_file(config: Any, own: Mapping[str, Any]) -> Path | None:
+def _find_file(config: str | os.PathLike[str] | None) -> Path | None:
     named = config or os.environ.get("ONCEHOOK_CONFIG")
     if named:
         return Path(named)
