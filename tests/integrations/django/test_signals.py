@@ -1,5 +1,7 @@
 """The signal that observes attempts."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -35,3 +37,37 @@ async def test_receiver_observes_attempts_and_cannot_fail_an_event(inbox: Inbox)
         ("evt_1", "processed", 1, None),
         ("evt_2", "failed", 1, "ConnectionError: the bank is closed"),
     ]
+
+
+FORK = """
+import os, threading
+from types import SimpleNamespace
+from django.conf import settings
+settings.configure()
+from oncehook import State
+from oncehook.integrations.django.signals import attempt_finished, observe_attempts
+from oncehook.model.lease import Settled
+from oncehook.observability import signals
+
+def is_observed():
+    called = threading.Event()
+    def observe(**facts): called.set()
+    attempt_finished.connect(observe)
+    leased = dict.fromkeys(["source", "consumer", "tenant", "type", "event_id", "object_id", "receipt", "attempt"])
+    for send in signals.attempt_observers:
+        send(SimpleNamespace(**leased), Settled(1, 1, State.PROCESSED, "processed"), True)
+    return called.wait(10)
+
+observe_attempts()
+assert is_observed()
+child = os.fork()
+if child == 0:
+    os._exit(0 if is_observed() else 42)
+assert os.waitpid(child, 0)[1] == 0, "the child has a thread of its own"
+"""
+
+
+def test_forked_process_sends_the_signal_too() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK]  # of a fork with threads
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

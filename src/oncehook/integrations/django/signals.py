@@ -1,5 +1,6 @@
 """A signal to observe attempts, for statistics and logs. Handlers do the work: a receiver is not part of it."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -26,7 +27,7 @@ def observe_attempts() -> None:
 
 def _observe(leased: Leased, settled: Settled, is_written: bool) -> None:
     if is_written and attempt_finished.receivers:
-        _thread().submit(_send, leased, settled)
+        _thread(os.getpid()).submit(_send, leased, settled)
 
 
 def _send(leased: Leased, settled: Settled) -> None:
@@ -41,6 +42,6 @@ def _send(leased: Leased, settled: Settled) -> None:
 
 
 @cache
-def _thread() -> ThreadPoolExecutor:
-    """One thread, so that a slow receiver delays only the others, and never the worker."""
+def _thread(process: int) -> ThreadPoolExecutor:
+    """One thread of each process, so that a slow receiver delays only the others, and never the worker."""
     return ThreadPoolExecutor(1, thread_name_prefix="oncehook-django-signals")
