@@ -46,6 +46,27 @@ async def test_orm_work_commits_with_the_processed_status(inbox: Inbox, rows: Ro
     await eventually(lambda: order == ["processed"], "on_commit runs after the processed status is committed")
 
 
+async def test_callback_that_raises_ends_the_callbacks_unless_it_is_robust(
+    inbox: Inbox, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[str] = []
+
+    def fail() -> None:
+        raise LookupError("a mistake in the callback")
+
+    @inbox.on("stripe", "*")
+    def handle(event: Any) -> None:
+        transaction.on_commit(fail, robust=True)
+        transaction.on_commit(lambda: called.append("after the robust one"))
+        transaction.on_commit(fail)
+        transaction.on_commit(lambda: called.append("after the other"))
+
+    await claim(inbox, "evt_1")
+    await work_until(inbox, rows, "processed")
+    await eventually(lambda: "on_commit_failed" in caplog.text, "the exception is logged")
+    assert called == ["after the robust one"]
+
+
 async def test_handler_that_raises_leaves_no_write_and_no_callback(inbox: Inbox, rows: Rows) -> None:
     called: list[int] = []
 

@@ -95,6 +95,8 @@ def test_body_that_a_middleware_has_read_is_accepted(post: Post, rows: Rows) -> 
     reads = "tests.integrations.django.test_views.ReadBody"
     with override_settings(MIDDLEWARE=[reads, *settings.MIDDLEWARE]):
         assert post("/webhooks/stripe", stripe_body("evt_1")).status_code == 202
+        with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=10):
+            assert post("/webhooks/stripe", stripe_body("evt_2")).status_code == 400, "Django's limit for its reading"
 
 
 def test_chunked_body_that_a_middleware_has_asked_for_is_accepted(django_inbox: Any, rows: Rows) -> None:
