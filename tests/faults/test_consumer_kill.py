@@ -15,7 +15,11 @@ from tests.support.servers import run_sql
 from tests.support.waiting import eventually, pause_at_random
 from tests.support.worker_process import DONE, UNFINISHED, WorkerProcess, until_count
 
-pytestmark = pytest.mark.anyio
+# Each test starts processes: on SQLite only with --torture, as the statements are tested on both elsewhere.
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
+]
 
 WORKER = "tests.faults.consumer_worker"
 CONSUMERS = ["ledger", "main", "search"]

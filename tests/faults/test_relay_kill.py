@@ -13,7 +13,11 @@ from tests.faults.relay_worker import HEIR
 from tests.support.events import Rows, make_claim
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
+# Each test starts processes: on SQLite only with --torture, as the statements are tested on both elsewhere.
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
+]
 
 POINTS = {
     # where the process is killed → how often the target was called in the end
