@@ -12,7 +12,7 @@ from proof.results import write_result
 from tests.support.edge.grammar import Pause, make_connection
 from tests.support.edge.run import Result, compare_alone, explain, run, shrink
 
-pytestmark = [pytest.mark.anyio, pytest.mark.database]
+pytestmark = [pytest.mark.anyio, pytest.mark.system]
 
 SEED = int(os.environ.get("ONCEHOOK_FUZZ_SEED", "20261117"))
 
