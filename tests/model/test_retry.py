@@ -47,3 +47,10 @@ def test_retry_later_counts_as_an_attempt() -> None:
 def test_invalid_policy_is_an_error(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="is not a valid policy"):
         Retry(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"first": "1s"}, {"most": None}, {"attempts": True}])
+def test_policy_with_a_value_that_is_no_number_is_an_error(wrong: dict[str, object]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigurationError, match=rf"Retry\({name}=.*: {name} is a number"):
+        Retry(**wrong)  # type: ignore[arg-type]

@@ -82,6 +82,11 @@ class Retry:
     most: float = 3600.0
 
     def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigurationError(
+                    f"Retry({name}={value!r}) is not valid: {name} is a number; first and most are seconds, such as 2.0"
+                )
         if self.attempts < 1 or self.first < 0 or self.factor < 1 or self.most < self.first:
             raise ConfigurationError(
                 f"{self} is not a valid policy: it needs attempts ≥ 1, first ≥ 0, factor ≥ 1 and most ≥ first"
