@@ -1,7 +1,4 @@
-"""A process that does one part of Oncehook's work, with a crash point in it.
-
-ONCEHOOK_CRASH_POINT=R7 ONCEHOOK_CRASH_FAULT=kill python -m tests.faults.crash_process DATABASE FOLDER PART
-"""
+"""A process that does one part of Oncehook's work, with a crash point in it. tests/support/crashes.py starts it."""
 
 import asyncio
 import os
@@ -9,6 +6,8 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -43,30 +42,47 @@ def cancel() -> None:
             task.cancel()
 
 
-def disconnect() -> None:
+def disconnect(database: str) -> None:
     """End every session of the database but this one."""
-    with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+    with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
 
 
-FAULTS: dict[str, Callable[[], None]] = {"kill": kill, "cancel": cancel, "disconnect": disconnect}
+@dataclass(frozen=True)
+class Work:
+    """What the process does, and the point at which it crashes, if there is one."""
 
+    database: str
+    folder: Path
+    part: str
+    point: str | None = None
+    fault: str = "kill"
 
-def install(database: str) -> tuple[crash_hooks.Trigger | None, Callable[[str], None]]:
-    """Install the point that the environment names, if it names one."""
-    name = os.environ.get("ONCEHOOK_CRASH_POINT")
-    if name is None:
-        return None, lambda step: None
-    dialect = "sqlite" if database.startswith("sqlite") else "postgres"
+    @property
+    def name(self) -> str:
+        return f"{self.part}-{self.point or 'heir'}"
 
-    def fault() -> None:
-        Path(sys.argv[2], f"reached-{name}").touch()
-        FAULTS[os.environ["ONCEHOOK_CRASH_FAULT"]]()
+    @property
+    def reached(self) -> Path:
+        """A file that the process makes at the point."""
+        return self.folder / f"reached-{self.point}"
 
-    return crash_hooks.install(crash_points.find(name), dialect, fault)
+    def crash(self) -> None:
+        self.reached.touch()
+        if self.fault == "disconnect":
+            disconnect(self.database)
+        else:
+            {"kill": kill, "cancel": cancel}[self.fault]()
+
+    def install(self) -> tuple[crash_hooks.Trigger | None, Callable[[str], None]]:
+        """Install the point, if there is one."""
+        if self.point is None:
+            return None, lambda step: None
+        dialect = "sqlite" if self.database.startswith("sqlite") else "postgres"
+        return crash_hooks.install(crash_points.find(self.point), dialect, self.crash)
 
 
 def make_inbox(database: str, folder: Path, reach: Callable[[str], None], **settings: Any) -> Inbox:
@@ -102,10 +118,10 @@ def make_inbox(database: str, folder: Path, reach: Callable[[str], None], **sett
     return inbox
 
 
-async def serve(database: str, folder: Path) -> None:
+async def serve(work: Work, ready: Connection) -> None:
     """Receive, handle, relay and rescue until SIGTERM."""
-    trigger, reach = install(database)
-    inbox = make_inbox(database, folder, reach)
+    trigger, reach = work.install()
+    inbox = make_inbox(work.database, work.folder, reach)
     relay.RESCUE_INTERVAL, relay.MARGIN = 0.1, -19.0  # leases of effects expire after a second
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -114,36 +130,31 @@ async def serve(database: str, folder: Path) -> None:
     async with served(inbox) as port:
         runtime = inbox._runtime
         rescuing = asyncio.create_task(keep_rescuing(runtime.store, runtime.handlers, runtime.sources, 0.1))
-        print(f"ready {port}", flush=True)
+        ready.send(port)
         await stop.wait()
         rescuing.cancel()
 
 
-async def operate(database: str, part: str) -> None:
+async def operate(work: Work) -> None:
     """Run one operation of a person."""
-    trigger, _ = install(database)
-    store = make_store(Settings(database=database, migrate="never", claim_timeout=10.0))
-    if part == "migrate":
-        store.settings = Settings(database=database, claim_timeout=10.0)
+    trigger, _ = work.install()
+    store = make_store(Settings(database=work.database, migrate="never", claim_timeout=10.0))
+    if work.part == "migrate":
+        store.settings = Settings(database=work.database, claim_timeout=10.0)
     if trigger is not None:
         trigger.is_armed = True
     await store.open()
     try:
-        if part == "prune":
+        if work.part == "prune":
             await prune(store, [Horizon("stripe", 30 * DAY, 10 * DAY)], effects=60 * DAY)
-        elif part == "replay":
+        elif work.part == "replay":
             await replay(store, Selection(), actor="ann")
     finally:
         await store.close()
-    print("done", flush=True)
 
 
-async def main(database: str, folder: str, part: str) -> None:
-    if part in ("prune", "replay", "migrate"):
-        await operate(database, part)
-    else:
-        await serve(database, Path(folder))
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+def main(work: Work, ready: Connection) -> None:
+    """Do the work. Without a server, nothing is sent through `ready`, which closes at the end of the process."""
+    log = (work.folder / f"{work.name}.log").open("ab", buffering=0)
+    os.dup2(log.fileno(), sys.stderr.fileno())
+    asyncio.run(operate(work) if work.part in ("prune", "replay", "migrate") else serve(work, ready))
