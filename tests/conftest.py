@@ -27,6 +27,7 @@ from oncehook.store.store import Store
 from tests.support import markers, programs
 from tests.support.aws import Moto
 from tests.support.command_line import Ran, Run
+from tests.support.counts import Repetitions
 from tests.support.events import Rows
 from tests.support.servers import Postgres, in_memory, run_sql, sqlite_file
 
@@ -37,11 +38,13 @@ os.environ["PGSSLMODE"] = "disable"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--torture", action="store_true", help="run the long fault runs at their full length")
+    parser.addoption("--torture", action="store_true", help="run the long fault runs")
+    parser.addoption("--long", action="store_true", help="run them at the length of a night; implies --torture")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.torture = config.option.torture or config.option.long
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     folder = Path(tempfile.mkdtemp(prefix="oncehook-tests-", dir=None if config.option.torture else in_memory()))
@@ -78,13 +81,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the markers that are added here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add the markers `unit`, `database`, `browser` and `faults`. Without --torture, leave out the long runs."""
+    """Add the markers `unit`, `database`, `browser` and `faults`. Leave out the runs that are too long."""
     for item in items:
         item.add_marker(markers.kind(item))
-    if not config.option.torture:
-        long = [item for item in items if "torture" in item.keywords]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if "torture" not in item.keywords]
+        if item.get_closest_marker("long"):
+            item.add_marker("torture")
+    left_out = ["torture"] * (not config.option.torture) + ["long"] * (not config.option.long)
+    is_left_out = {item: any(item.get_closest_marker(name) for name in left_out) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out[item]])
+    items[:] = [item for item in items if not is_left_out[item]]
+
+
+@pytest.fixture
+def repetitions(pytestconfig: pytest.Config) -> Repetitions:
+    """How often a long run repeats: the first number, or the second with --long."""
+    return lambda torture, long: long if pytestconfig.option.long else torture
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.support.counts import DATABASE_KILLS, Repetitions, count
 from tests.support.load import assert_every_ack_is_recorded, under_load
 from tests.support.servers import Postgres, private_postgres, run_sql
 
@@ -40,6 +41,7 @@ async def test_terminated_connections_under_load_lose_no_event_and_cause_no_503(
 async def restart(server: Postgres, *, kill: bool) -> None:
     await asyncio.to_thread(server.stop, kill=kill)
     await asyncio.to_thread(server.start)
+    count(DATABASE_KILLS, int(kill))
 
 
 async def test_database_that_restarts_and_dies_under_load_loses_no_acked_event() -> None:
@@ -50,7 +52,7 @@ async def test_database_that_restarts_and_dies_under_load_loses_no_acked_event()
 
 
 @pytest.mark.torture
-async def test_database_that_dies_fifty_times_under_load_loses_no_acked_event() -> None:
+async def test_database_that_dies_many_times_under_load_loses_no_acked_event(repetitions: Repetitions) -> None:
     with private_postgres() as server:
         address = server.database()
-        await run(address, 50, lambda: restart(server, kill=True))
+        await run(address, repetitions(20, 50), lambda: restart(server, kill=True))

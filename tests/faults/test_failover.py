@@ -17,6 +17,7 @@ import pytest
 from oncehook.store.identity import Identity
 from tests.faults.test_standby import doctor
 from tests.faults.test_worker_kill import assert_each_event_was_applied_once
+from tests.support.counts import FAILOVERS, Repetitions, count
 from tests.support.patroni import Cluster, Node, patroni_cluster
 from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
 from tests.support.serve import Process, write_config
@@ -113,6 +114,7 @@ async def assert_failovers_lose_nothing(folder: Path, hosts: list[bool]) -> None
                 await store.identities.check()
                 for host in hosts:
                     await service.fail_over(host=host)
+                    count(FAILOVERS)
                     await store.identities.check()
                 await service.stop()
             assert_every_ack_is_recorded(service.address, service.ledger)
@@ -127,9 +129,9 @@ async def test_failover_to_the_synchronous_standby_loses_no_acked_event(tmp_path
 
 
 @pytest.mark.torture
-async def test_twenty_failovers_lose_no_acked_event(tmp_path: Path) -> None:
+async def test_many_failovers_lose_no_acked_event(tmp_path: Path, repetitions: Repetitions) -> None:
     """In every fourth, the whole host dies, so that the leader lock must expire first."""
-    await assert_failovers_lose_nothing(tmp_path, [n % 4 == 3 for n in range(20)])
+    await assert_failovers_lose_nothing(tmp_path, [n % 4 == 3 for n in range(repetitions(4, 20))])
 
 
 def stall_replication(primary: Node) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.aws import Moto
+from tests.support.counts import KILLS, Repetitions, count
 from tests.support.encryption import ring
 from tests.support.intake import SqsQueue, message, sqs_queue
 from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
@@ -76,6 +77,7 @@ async def kill_under_load(sqlite: str, queue: SqsQueue, start: Callable[[], Proc
             await pause_at_random(ledger.chance, 0.05)
         finally:
             process.kill()
+        count(KILLS)
         await asyncio.wait_for(asyncio.gather(*sending), 10)
     process = await asyncio.to_thread(start)
     try:
@@ -99,6 +101,6 @@ async def test_kills_under_load_lose_no_event_that_was_acked_from_the_queue(
 
 @pytest.mark.torture
 async def test_many_kills_under_load_lose_no_event_that_was_acked_from_the_queue(
-    sqlite: str, queue: SqsQueue, start: Callable[[], Process]
+    sqlite: str, queue: SqsQueue, start: Callable[[], Process], repetitions: Repetitions
 ) -> None:
-    await kill_under_load(sqlite, queue, start, kills=40)
+    await kill_under_load(sqlite, queue, start, kills=repetitions(20, 40))

@@ -8,6 +8,7 @@ import pytest
 
 from oncehook.config.settings import Settings
 from oncehook.store import make_store
+from tests.support.counts import KILLS, Repetitions, count
 from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
 from tests.support.serve import Process, write_config
 from tests.support.servers import run_sql
@@ -27,6 +28,7 @@ async def kill_under_load(config: Path, ledger: Ledger) -> None:
         await pause_at_random(ledger.chance, 0.01)
     finally:
         service.kill()
+    count(KILLS)
     await asyncio.wait_for(asyncio.gather(*sending), 10)
 
 
@@ -66,5 +68,7 @@ async def test_kills_under_load_leave_each_event_with_the_receipts_of_all_its_co
 
 
 @pytest.mark.torture
-async def test_two_hundred_kills_under_load_lose_no_acked_event(database: str, tmp_path: Path) -> None:
-    await kill_again_and_again(database, tmp_path, 200)
+async def test_many_kills_under_load_lose_no_acked_event(
+    database: str, tmp_path: Path, repetitions: Repetitions
+) -> None:
+    await kill_again_and_again(database, tmp_path, repetitions(60, 200))

@@ -13,6 +13,7 @@ from oncehook import Inbox
 from oncehook.operations.payload_objects import collect_objects
 from oncehook.store.store import Store
 from oncehook.testing import advance, deliver
+from tests.support.counts import KILLS, Repetitions, count
 from tests.support.events import STRIPE_SECRET
 from tests.support.payload_stores import FolderStore, large_body
 from tests.support.recording_senders import Ledger, send
@@ -67,6 +68,7 @@ async def kill_under_load(database: str, folder: Path, kills: int) -> None:
                 await pause_at_random(ledger.chance, 0.02)
             finally:
                 service.kill()
+            count(KILLS)
             await asyncio.wait_for(asyncio.gather(*sending), 10)
             await assert_every_ack_is_readable(store, database, ledger, ledger.acked - before)
         await assert_no_object_is_forgotten(store, database, payloads, ledger)
@@ -78,8 +80,10 @@ async def test_kills_under_load_lose_no_body_and_forget_no_object(database: str,
 
 
 @pytest.mark.torture
-async def test_a_hundred_kills_under_load_lose_no_body_and_forget_no_object(database: str, tmp_path: Path) -> None:
-    await kill_under_load(database, tmp_path, 100)
+async def test_many_kills_under_load_lose_no_body_and_forget_no_object(
+    database: str, tmp_path: Path, repetitions: Repetitions
+) -> None:
+    await kill_under_load(database, tmp_path, repetitions(20, 100))
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.power import LEFT, Disk, compile_library, read_journal
+from tests.support.counts import POWER_CUTS, Repetitions, count
 from tests.support.recording_senders import Ledger, send
 from tests.support.serve import ONCEHOOK, Process, write_config
 from tests.support.servers import run_sql
@@ -88,6 +89,7 @@ def cut(folder: Path, ledger: Witness, cuts: int) -> None:
     first = next(i for i, step in enumerate(steps) if step.end >= min(ledger.acked_at.values()))
     moments = set(chance.sample(range(first, len(steps)), min(cuts, len(steps) - first)))
     disks = {1: Disk(), 2: Disk()}
+    count(POWER_CUTS, len(moments))
     after = folder / "after"
     after.mkdir()
     for i, step in enumerate(steps):
@@ -121,6 +123,6 @@ async def test_power_cuts_under_load_lose_no_acked_event(tmp_path: Path) -> None
 
 
 @pytest.mark.torture
-async def test_a_thousand_power_cuts_under_load_lose_no_acked_event(tmp_path: Path) -> None:
-    ledger = await record(tmp_path, 3000)
-    cut(tmp_path, ledger, 1000)
+async def test_many_power_cuts_under_load_lose_no_acked_event(tmp_path: Path, repetitions: Repetitions) -> None:
+    ledger = await record(tmp_path, repetitions(1000, 3000))
+    cut(tmp_path, ledger, repetitions(300, 1000))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import oncehook
+from tests.support.counts import Repetitions
 from tests.support.load_balancer import PacedLoad, load_balancer
 from tests.support.serve import Process, worker_process, write_config
 from tests.support.servers import Postgres, free_port, run_sql
@@ -149,5 +150,7 @@ async def test_hosts_are_upgraded_one_by_one_without_a_failed_delivery(folder: P
 
 
 @pytest.mark.torture
-async def test_hosts_are_restarted_many_times_without_a_failed_delivery(folder: Path) -> None:
-    await roll(folder, 3, 2, 6)
+async def test_hosts_are_restarted_many_times_without_a_failed_delivery(
+    folder: Path, repetitions: Repetitions
+) -> None:
+    await roll(folder, 3, 2, repetitions(2, 6))

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from oncehook import Inbox
+from tests.support.counts import KILLS, Repetitions, count
 from tests.support.serial_order import check_order
 from tests.support.servers import Postgres, run_sql
 from tests.support.stores import claims_with_key, interleave
@@ -43,6 +44,7 @@ async def assert_keys_run_in_order(postgres: Postgres, kills: int, each: int) ->
                 await pause_at_random(chance, 0.03)
                 victim = chance.randrange(2)
                 workers[victim].end()
+                count(KILLS)
                 workers[victim] = worker(database)
             await until_count(database, UNFINISHED, lambda left: left == 0)
         finally:
@@ -64,5 +66,5 @@ async def test_killed_worker_holds_its_keys_only_for_its_lease(postgres: Postgre
 
 
 @pytest.mark.torture
-async def test_many_kills_leave_every_key_in_order(postgres: Postgres) -> None:
-    await assert_keys_run_in_order(postgres, kills=60, each=1000)
+async def test_many_kills_leave_every_key_in_order(postgres: Postgres, repetitions: Repetitions) -> None:
+    await assert_keys_run_in_order(postgres, kills=repetitions(20, 60), each=repetitions(300, 1000))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.counts import KILLS, Repetitions, count
 from tests.support.events import STRIPE_SECRET
 from tests.support.proxy import Proxy, proxied
 from tests.support.recording_senders import Ledger, send
@@ -52,6 +53,7 @@ async def run_until_killed(config: Path, ledger: Ledger, proxy: Proxy, *, while_
             await pause_at_random(ledger.chance, 1.5)
     finally:
         await asyncio.to_thread(service.kill)
+        count(KILLS)
         proxy.accept()
     await asyncio.wait_for(asyncio.gather(*sending), 10)
 
@@ -78,8 +80,10 @@ async def test_process_killed_while_it_spools_and_drains_loses_no_ack(database: 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
-async def test_forty_kills_while_spooling_and_draining_lose_no_ack(database: str, tmp_path: Path) -> None:
-    await kill_again_and_again(database, tmp_path, 40)
+async def test_many_kills_while_spooling_and_draining_lose_no_ack(
+    database: str, tmp_path: Path, repetitions: Repetitions
+) -> None:
+    await kill_again_and_again(database, tmp_path, repetitions(20, 40))
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)

@@ -13,6 +13,7 @@ from oncehook.receiver.spool.record import read
 from tests.faults.power import FOLDER, LEFT, Folder, Step, compile_library, read_journal
 from tests.faults.test_power_loss import Witness
 from tests.faults.test_spool_faults import write_spool_config
+from tests.support.counts import POWER_CUTS, Repetitions, count
 from tests.support.proxy import proxied
 from tests.support.recording_senders import send
 from tests.support.serve import Process
@@ -68,6 +69,7 @@ def cut(steps: list[Step], ledger: Witness, claimed: set[str], cuts: int) -> lis
     """Cut the power at random moments. Returns the events that were acked and lost, with the moment."""
     chance = random.Random(ledger.seed)
     moments = set(chance.sample(range(len(steps)), min(cuts, len(steps))))
+    count(POWER_CUTS, len(moments))
     folder, lost = Folder(), []
     for number, step in enumerate(steps):
         folder.do(step)
@@ -89,7 +91,9 @@ async def test_power_cuts_lose_no_spooled_event(database: str, tmp_path: Path) -
 
 
 @pytest.mark.torture
-async def test_a_thousand_power_cuts_lose_no_spooled_event(database: str, tmp_path: Path) -> None:
-    ledger, claimed = await record(database, tmp_path, 3000)
-    lost = cut(list(read_journal(ledger.journal)), ledger, claimed, 1000)
+async def test_many_power_cuts_lose_no_spooled_event(
+    database: str, tmp_path: Path, repetitions: Repetitions
+) -> None:
+    ledger, claimed = await record(database, tmp_path, repetitions(1000, 3000))
+    lost = cut(list(read_journal(ledger.journal)), ledger, claimed, repetitions(300, 1000))
     assert not lost, f"{len(lost)} acked and lost, such as {lost[:3]}: seed {ledger.seed}"

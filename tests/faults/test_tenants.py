@@ -53,8 +53,13 @@ class Size:
 
 
 SMALL = Size(tenants=60, events=5, processes=2, flood=600, cache=20)
+MEDIUM = Size(tenants=1_000, events=5, processes=4, flood=3_000, cache=100)
 LARGE = Size(tenants=10_000, events=20, processes=4, flood=10_000, cache=1_000)
-SIZES = [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large", marks=pytest.mark.torture)]
+SIZES = [
+    pytest.param(SMALL, id="small"),
+    pytest.param(MEDIUM, id="medium", marks=pytest.mark.torture),
+    pytest.param(LARGE, id="large", marks=pytest.mark.long),
+]
 
 
 @contextmanager

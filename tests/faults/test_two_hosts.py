@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.counts import Repetitions
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.namespaces import PORT, Host, admit, two_hosts, why_impossible
 from tests.support.serve import parse_head, request, write_config
@@ -153,7 +154,9 @@ async def test_hosts_recover_when_their_links_to_the_database_heal(server: Postg
 
 
 @pytest.mark.torture
-async def test_hosts_recover_from_many_cuts_of_one_or_both_links(server: Postgres, tmp_path: Path) -> None:
+async def test_hosts_recover_from_many_cuts_of_one_or_both_links(
+    server: Postgres, tmp_path: Path, repetitions: Repetitions
+) -> None:
     chance = random.Random(17)
-    cuts = [(chance.choice([[0], [1], [0, 1]]), chance.uniform(0, 8)) for _ in range(12)]
+    cuts = [(chance.choice([[0], [1], [0, 1]]), chance.uniform(0, 8)) for _ in range(repetitions(5, 12))]
     await run_under_cuts(server, tmp_path, cuts)

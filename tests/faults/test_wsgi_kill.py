@@ -11,6 +11,7 @@ import pytest
 
 from tests.integrations.frameworks.server import Server
 from tests.integrations.frameworks.table import UWSGI, Framework
+from tests.support.counts import KILLS, Repetitions, count
 from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
 from tests.support.servers import Postgres, children_of, run_sql
 from tests.support.waiting import eventually
@@ -42,6 +43,7 @@ async def kill_workers(server: Server, ledger: Ledger, kills: int) -> None:
         worker = ledger.chance.choice(children_of(server.process.pid))
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
+            count(KILLS)
     await ledger.until_more(50)
     for sender in senders:
         sender.cancel()
@@ -77,10 +79,10 @@ async def test_killed_workers_of_a_prefork_server_lose_and_double_nothing(
 
 @pytest.mark.torture
 @pytest.mark.parametrize("server", SERVERS)
-async def test_workers_of_a_prefork_server_are_killed_for_minutes(
-    postgres: Postgres, tmp_path: Path, server: str
+async def test_workers_of_a_prefork_server_are_killed_many_times(
+    postgres: Postgres, tmp_path: Path, server: str, repetitions: Repetitions
 ) -> None:
-    database = postgres.database(migrated=True)
-    ledger = await assert_kills_lose_and_double_nothing(database, tmp_path, SERVERS[server], 60)
-    assert len(ledger.acked) > 1000
+    database, kills = postgres.database(migrated=True), repetitions(60, 200)
+    ledger = await assert_kills_lose_and_double_nothing(database, tmp_path, SERVERS[server], kills)
+    assert len(ledger.acked) > 15 * kills
     postgres.drop_later(database)

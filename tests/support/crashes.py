@@ -16,12 +16,18 @@ from oncehook.store import make_store
 from oncehook.testing.crash_points import CRASH_POINTS, CrashPoint
 from tests.faults.crash_process import Work, main
 from tests.support.ages import set_age
+from tests.support.counts import count
 from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.fsck import assert_fsck_is_clean
 from tests.support.serve import parse_head, request
 from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
+AT_POINT = {
+    "kill": "processes killed with SIGKILL at a crash point",
+    "cancel": "tasks cancelled at a crash point",
+    "disconnect": "sessions of PostgreSQL ended at a crash point",
+}
 FORKS = multiprocessing.get_context("forkserver")
 EVENTS = ("evt_1", "evt_2", "evt_retry", "evt_slow", "evt_dead")
 UNFINISHED = "SELECT count(*) FROM webhook_receipts WHERE status NOT IN ('processed', 'failed', 'ignored')"
@@ -193,6 +199,7 @@ async def crash_at(database: str, folder: Path, point: CrashPoint, fault: str = 
     else:
         await _crash_operation(database, folder, point, fault, sender, repeat)
     assert_fsck_is_clean(database, repeat)
+    count(AT_POINT[fault])
 
 
 async def crash_in_turn(database: str, folder: Path, points: Sequence[str]) -> None:
