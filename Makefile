@@ -24,7 +24,7 @@ help:
 	@echo "make test-plain"
 	@echo "              every test with the plain variant of each fast path (fast_paths = false)"
 	@echo "make check    only the linters and type checks"
-	@echo "make torture  the long fault runs"
+	@echo "make torture  the proof: fault runs, simulation and model, in 25 minutes on 2 cores; writes docs/proof.md"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email, bench-scale)"
 	@echo "make dist     build the wheel and the source archive"
 	@echo "make wheel-test"
@@ -101,8 +101,9 @@ check: .venv/ready-for-tests
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+# Writes docs/proof.md. ARGS="--only PART" runs one part, and ARGS=--long the tests at the length of a night.
 torture: programs
-	$(BIN)/python -m pytest -q -m torture --torture -o timeout=3600 $(ARGS)
+	$(BIN)/python -m proof.torture $(ARGS)
 
 bench: bench-accept bench-process bench-email bench-scale
 

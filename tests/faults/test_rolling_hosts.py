@@ -150,7 +150,5 @@ async def test_hosts_are_upgraded_one_by_one_without_a_failed_delivery(folder: P
 
 
 @pytest.mark.torture
-async def test_hosts_are_restarted_many_times_without_a_failed_delivery(
-    folder: Path, repetitions: Repetitions
-) -> None:
+async def test_hosts_are_restarted_many_times_without_a_failed_delivery(folder: Path, repetitions: Repetitions) -> None:
     await roll(folder, 3, 2, repetitions(2, 6))

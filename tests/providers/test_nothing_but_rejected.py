@@ -13,6 +13,7 @@ from oncehook.model.claim import Claim
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers.source import Source
+from tests.support.counts import MUTATED, count
 from tests.support.providers import NOW, SENDERS, Sender, sender
 
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)
@@ -160,13 +161,15 @@ def test_mutated_deliveries_of_every_provider_raise_nothing_but_rejected(sender:
 @pytest.mark.torture
 @every
 def test_two_hundred_thousand_mutated_deliveries_raise_nothing_but_rejected(sender: Sender) -> None:
-    fuzz(sender, WHOLE // len(SENDERS) + 1, seed=None)
+    number = WHOLE // len(SENDERS) + 1
+    fuzz(sender, number, seed=None)
+    count(MUTATED, number)
 
 
-def fuzz(sender: Sender, count: int, seed: int | None) -> None:
+def fuzz(sender: Sender, deliveries: int, seed: int | None) -> None:
     seed = random.randrange(2**32) if seed is None else seed
     rng = random.Random(f"{seed} {sender}")
-    for number in range(count):
+    for number in range(deliveries):
         delivery = mutated(sender, rng)
         try:
             assert_nothing_but_rejected(sender, delivery)

@@ -9,6 +9,7 @@ import pytest
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol
 from proof.results import write_result
+from tests.support.counts import COMPARED, count
 from tests.support.edge.grammar import Pause, make_connection
 from tests.support.edge.run import Result, compare_alone, explain, run, shrink
 
@@ -39,10 +40,11 @@ async def test_two_hundred_thousand_requests_get_the_same_answers() -> None:
     for number in range(8):
         results.append(await assert_same_answers(seed + number, 25_000))
     answers: dict[str, int] = {}
-    for status, count in [item for result in results for item in result.answers.items()]:
-        answers[status.removeprefix("HTTP/1.1 ")] = answers.get(status.removeprefix("HTTP/1.1 "), 0) + count
+    for status, number in [item for result in results for item in result.answers.items()]:
+        answers[status.removeprefix("HTTP/1.1 ")] = answers.get(status.removeprefix("HTTP/1.1 "), 0) + number
     requests = sum(result.requests for result in results)
     assert requests >= 200_000
+    count(COMPARED, requests)
     write_result(
         "http-fuzz",
         {

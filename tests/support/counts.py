@@ -10,7 +10,9 @@ DATABASE_KILLS = "PostgreSQL servers killed with SIGKILL under load"
 FAILOVERS = "failovers to the synchronous standby"
 POWER_CUTS = "power cuts"
 RACES = "races of 64 concurrent deliveries of one event"
-ACKED = "acked deliveries, each found in its database"
+MUTATED = "mutated deliveries that raised nothing but a rejection"
+SEQUENCES = "random sequences of steps that agree with a model of the inbox"
+COMPARED = "requests that got the same answer on both paths"
 
 Repetitions = Callable[[int, int], int]
 """How often a long run repeats: the first number, or the second with `--long`."""

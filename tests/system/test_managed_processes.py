@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support.command_line import run_process
+from tests.support.counts import Repetitions
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.managed import FIRST, KEY, SECOND, THIRD
 from tests.support.serve import ONCEHOOK, Process, write_config
@@ -165,8 +166,8 @@ async def test_rotation_under_load_rejects_no_delivery(folder: Path, database: s
 
 @pytest.mark.torture
 @pytest.mark.parametrize("path", ["acme", "shops/acme"])
-async def test_many_rotations_under_load_reject_no_delivery(folder: Path, path: str) -> None:
-    await assert_rotation_rejects_nothing(folder, path, 10)
+async def test_many_rotations_under_load_reject_no_delivery(folder: Path, path: str, repetitions: Repetitions) -> None:
+    await assert_rotation_rejects_nothing(folder, path, repetitions(3, 10))
 
 
 async def assert_rotation_rejects_nothing(folder: Path, path: str, rounds: int) -> None:

@@ -27,6 +27,7 @@ from oncehook.testing import Bench
 from oncehook.testing.database import fresh_database
 from oncehook.testing.steps import lease_due
 from oncehook.worker.rescue import rescue
+from tests.support.counts import SEQUENCES, Repetitions, count
 from tests.support.servers import Postgres
 
 DAY = 86400.0
@@ -392,6 +393,10 @@ def test_random_sequence_of_steps_agrees_with_the_model(kind: str, examples: int
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 2000), ("postgres", 400)])
-def test_many_random_sequences_of_steps_agree_with_the_model(kind: str, examples: int, postgres: Postgres) -> None:
+@pytest.mark.parametrize(("kind", "torture", "long"), [("sqlite", 400, 2000), ("postgres", 100, 400)])
+def test_many_random_sequences_of_steps_agree_with_the_model(
+    kind: str, torture: int, long: int, postgres: Postgres, repetitions: Repetitions
+) -> None:
+    examples = repetitions(torture, long)
     run(kind, postgres, examples=examples, steps=MAX_STEPS)
+    count(SEQUENCES, examples)

@@ -1,0 +1,64 @@
+"""The badge of the README: an SVG of our own, with the figures of the last run."""
+
+from collections.abc import Iterable
+from typing import Any
+from xml.sax.saxutils import escape
+
+LABEL = "proof"
+GREEN, RED, GREY = "#2e7d32", "#c62828", "#555555"
+CHARACTER, MARGIN, HEIGHT = 6.6, 9, 20
+SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{title}">
+<title>{title}</title>
+<clipPath id="r"><rect width="{width}" height="20" rx="3"/></clipPath>
+<g clip-path="url(#r)">
+<rect width="{left}" height="20" fill="{grey}"/>
+<rect x="{left}" width="{right}" height="20" fill="{color}"/>
+</g>
+<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
+<text x="{label_x}" y="14" textLength="{label_length}">{label}</text>
+<text x="{text_x}" y="14" textLength="{text_length}">{text}</text>
+</g>
+</svg>
+"""
+
+
+def message(data: dict[str, Any]) -> str:
+    """The figures in a few words: the deliveries under faults, or the seeds and kills if these did not run."""
+    results = data["parts"]
+    failed = [name for name, result in results.items() if result.get("ok") is False]
+    if failed:
+        return f"{len(failed)} of {len(results)} parts failed"
+    deliveries = dict(results.get("deliveries", {}).get("facts", []))
+    if deliveries:
+        kinds = _first(deliveries, ("kinds of faults", "fault kinds", "faults"))
+        lost = _first(deliveries, ("acked events lost", "acked and lost", "lost"))
+        return f"{deliveries['deliveries']:,} deliveries, {kinds} faults, {lost} lost"
+    crashes = dict(results.get("crash-points", {}).get("facts", []))
+    kills = crashes.get("processes killed with SIGKILL at a crash point", 0)
+    return f"{kills:,} kills at crash points, 0 lost"
+
+
+def _first(facts: dict[str, Any], labels: Iterable[str]) -> Any:
+    return next((facts[label] for label in labels if label in facts), 0)
+
+
+def badge(data: dict[str, Any]) -> str:
+    """The badge as SVG."""
+    text = message(data)
+    label_length, text_length = round(len(LABEL) * CHARACTER), round(len(text) * CHARACTER)
+    left, right = label_length + 2 * MARGIN, text_length + 2 * MARGIN
+    return SVG.format(
+        title=escape(f"{LABEL}: {text}"),
+        width=left + right,
+        left=left,
+        right=right,
+        grey=GREY,
+        color=RED if "failed" in text else GREEN,
+        label=LABEL,
+        text=escape(text),
+        label_x=left / 2,
+        label_length=label_length,
+        text_x=left + right / 2,
+        text_length=text_length,
+    )

@@ -1,0 +1,125 @@
+"""The parts of `make torture`: what each one runs, when, and which invariants it shows."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TIMED, COMPUTING = "timed", "computing"
+OWN_PROGRAMS = ("tests/system/test_simulation.py", "tests/system/test_proof_model.py")
+"""Tests of programs that are parts themselves, or that `make test` runs on a sample."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One program. Its result is NAME.json."""
+
+    name: str
+    title: str
+    statement: str
+    module: str
+    arguments: tuple[str, ...]
+    lane: str
+    """TIMED: waits and measures, and goes first. COMPUTING: takes the time that the other lane leaves."""
+    minutes: float
+    """What it takes in `make torture` on 2 cores."""
+    invariants: tuple[str, ...] = ()
+
+    @property
+    def exists(self) -> bool:
+        found = find_spec(self.module)
+        is_package = found is not None and found.submodule_search_locations is not None
+        return found is not None and (not is_package or find_spec(f"{self.module}.__main__") is not None)
+
+    def command(self, *, long: bool = False) -> list[str]:
+        """The command that runs it. With `long`, tests run at the length of a night."""
+        options = ["--long"] if long and self.module == "pytest" else []
+        return [sys.executable, "-m", self.module, *self.arguments, *options]
+
+    @property
+    def repeat(self) -> str:
+        """The command that a person enters to repeat it."""
+        return f"python -m proof.torture --only {self.name}"
+
+
+def torture_files() -> list[str]:
+    """The files with torture tests. Reading all of `tests/` would take a minute in each process."""
+    folder, marks = ROOT / "tests", ("mark.torture", "mark.long")
+    found = [file for file in sorted(folder.rglob("*.py")) if any(mark in file.read_text("utf-8") for mark in marks)]
+    paths = {file.parent if file.name == "conftest.py" else file for file in found}
+    return sorted(str(path.relative_to(ROOT)) for path in paths if not paths & set(path.parents))
+
+
+def _tests(files: Sequence[str], processes: int) -> tuple[str, ...]:
+    options = ("-q", "-m", "torture", "--torture", "-o", "timeout=1800", "--durations=15")
+    spread = ("-p", "tests.support.torture_results", "-n", str(processes), "--dist", "loadgroup")
+    return (*options, *spread, *files)
+
+
+CRASH_POINTS = ("tests/faults/test_crash_points.py",)
+POWER_LOSS = ("tests/faults/test_power_loss.py", "tests/faults/test_spool_power_loss.py")
+RACES = ("tests/receiver/test_steps_deliveries.py",)
+
+
+def all_parts() -> list[Part]:
+    """Every part, in the order of its lane."""
+    others = [file for file in torture_files() if file not in {*CRASH_POINTS, *POWER_LOSS, *RACES, *OWN_PROGRAMS}]
+    faults = [file for file in others if file.startswith("tests/faults/")]
+    checks = [file for file in others if file not in faults]
+    return [
+        Part(
+            "load", "Load", "A service accepts a steady load in time, with flat memory and descriptors.",
+            "proof.load", (), TIMED, 5.5, ("I16",),
+        ),
+        Part(
+            "deliveries", "Deliveries under faults",
+            "Deliveries that are duplicated and reordered under faults are recorded and handled once.",
+            "proof.deliveries", (), TIMED, 4.0, ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I15"),
+        ),
+        Part(
+            "crash-points", "Crash points",
+            "A process that crashes at any named point loses nothing, and another one continues.",
+            "pytest", _tests(CRASH_POINTS, 6), TIMED, 4.0,
+            ("I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I11", "I12"),
+        ),
+        Part(
+            "power-loss", "Power loss", "A power cut at any moment loses no acked event.",
+            "pytest", _tests(POWER_LOSS, 2), TIMED, 1.5, ("I1", "I3"),
+        ),
+        Part(
+            "faults", "Kills and faults under load",
+            "Killed processes and databases, failovers, cut links and moved shards lose and double nothing.",
+            "pytest", _tests(faults, 4), TIMED, 9.0,
+            ("I1", "I2", "I3", "I4", "I5", "I6", "I8", "I10", "I11", "I13", "I15", "I16", "I17"),
+        ),
+        Part(
+            "simulation", "Simulation",
+            "The real code holds every invariant on a simulated clock, with faults at every statement.",
+            "proof.simulate", ("--seeds", "0:5000"), COMPUTING, 7.0,
+            ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I11", "I12", "I17"),
+        ),
+        Part(
+            "planted-bugs", "Planted bugs", "The tests find every bug that is planted in a copy of the code.",
+            "proof.planted", ("--jobs", "1"), COMPUTING, 7.0,
+        ),
+        Part(
+            "races", "Races", "Of 64 concurrent deliveries of one event, exactly one is accepted.",
+            "pytest", _tests(RACES, 1), COMPUTING, 2.0, ("I4",),
+        ),
+        Part(
+            "model", "Model", "The model holds in every order of its steps, and each of its broken variants is found.",
+            "proof.check", (), COMPUTING, 4.0,
+            ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I11", "I12"),
+        ),
+        Part(
+            "traces", "Traces", "Runs of the simulation are behaviours of the model.",
+            "proof.traces", ("--seeds", "0:300"), COMPUTING, 2.0,
+        ),
+        Part(
+            "checks", "Properties and hostile input",
+            "Random sequences, mutated deliveries and every order of events change no result, and nothing is raised.",
+            "pytest", _tests(checks, 2), COMPUTING, 8.0, ("I9", "I10", "I14", "I18"),
+        ),
+    ]  # fmt: skip
