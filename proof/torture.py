@@ -216,6 +216,7 @@ def main(known: list[Part]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     parts = [Running(part, folder, options.long) for part in chosen]
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts a job in the background without it
     try:
         screen = run_lanes(parts)
     except KeyboardInterrupt:

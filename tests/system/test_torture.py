@@ -13,7 +13,8 @@ from tests.support.servers import _is_alive
 from tests.support.waiting import wait_until
 
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a job in the background
 from proof.parts import COMPUTING, TIMED, Part
 from proof.torture import main
 folder = sys.argv.pop(1)
