@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ class Results:
         if report.when == "call" or (report.when == "setup" and report.skipped):
             self.outcomes[report.outcome] += 1
         if report.when == "call":
-            self.counts.update(dict(report.user_properties).get(PROPERTY, {}))
+            counted: dict[str, Any] = dict(report.user_properties)
+            self.counts.update(counted.get(PROPERTY, {}))
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         write_result(
