@@ -48,6 +48,14 @@ behind each guarantee.
 """
 
 
+MUTATED = """\
+## Mutation score
+
+`make mutation` changes one expression at a time in the code below. The score is the share of these mutants that the
+tests find, without those that change no behaviour. It takes longer than `make torture`, so each row has its own date.
+"""
+
+
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +129,10 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
+def fact(label: str, value: Any) -> str:
+    return f"{number(value)} {label}"
+
+
 def minutes(seconds: float | None) -> str:
     if seconds is None:
         return ""
@@ -187,7 +199,7 @@ def _promises(data: dict[str, Any]) -> str:
             result = data["parts"].get(name)
             counted = dict(facts(result)) if result and result.get("ok") else {}
             chosen = [label for label in (labels or counted) if label in counted]
-            found += [f"{number(counted[label])} {label}" for label in chosen]
+            found += [fact(label, counted[label]) for label in chosen if isinstance(counted[label], int)]
         rows.append((promise.text, "; ".join(found) or "not run"))
     return table(("promise of the README", "shown by"), rows)
 
@@ -195,12 +207,17 @@ def _promises(data: dict[str, Any]) -> str:
 def _mutation() -> str:
     if not MUTATION.exists():
         return ""
-    score = json.loads(MUTATION.read_text())
-    rows = [(str(label), number(value)) for label, value in facts(score)]
-    statement = score.get("statement", "The tests find changes of single expressions in the code.")
-    return (
-        f"## Mutation score\n\n{statement}\n\n" + table(("mutation testing", str(score.get("date", ""))), rows) + "\n"
-    )
+    groups = json.loads(MUTATION.read_text("utf-8"))["groups"]
+    rows = [
+        (
+            name,
+            *(number(group[key]) for key in ("mutants", "killed", "equivalent")),
+            f"{group['score']:.1%}",
+            group["date"],
+        )
+        for name, group in groups.items()
+    ]
+    return f"{MUTATED}\n{table(('code', 'mutants', 'killed', 'equivalent', 'score', 'date'), rows)}\n"
 
 
 def render(data: dict[str, Any]) -> str:

@@ -156,7 +156,7 @@ class Screen:
         print("\r\x1b[K" if self.is_live else "")
         print(f"{'part':<13}{'result':<9}{'time':>6}{'CPU':>8}  what it did")
         for running in self.parts:
-            facts = ", ".join(f"{value:,} {label}" for label, value in page.facts(running.result) if value)
+            facts = ", ".join(page.fact(*one) for one in page.facts(running.result) if isinstance(one[1], int))
             cpu = clock(running.result.get("cpu_seconds", 0.0))
             print(f"{running.part.name:<13}{running.state:<9}{clock(running.seconds):>6}{cpu:>8}  {facts[:100]}")
         print(f"{clock(time.monotonic() - self.began)} in total")

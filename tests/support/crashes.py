@@ -5,7 +5,7 @@ import multiprocessing
 import random
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ AT_POINT = {
     "disconnect": "sessions of PostgreSQL ended at a crash point",
 }
 FORKS = multiprocessing.get_context("forkserver")
+PARTIAL_BODY = "R1"
 EVENTS = ("evt_1", "evt_2", "evt_retry", "evt_slow", "evt_dead")
 UNFINISHED = "SELECT count(*) FROM webhook_receipts WHERE status NOT IN ('processed', 'failed', 'ignored')"
 OPEN_EFFECTS = "SELECT count(*) FROM webhook_effects WHERE status <> 'done'"
@@ -49,7 +50,7 @@ class CrashProcess:
     def __init__(self, database: str, folder: Path, part: str, point: str | None = None, fault: str = "kill") -> None:
         FORKS.set_forkserver_preload(["tests.faults.crash_process"])
         work = Work(database, folder, part, point, fault)
-        self.reached = work.reached
+        self.reached, self.point = work.reached, point
         ready, child = FORKS.Pipe(duplex=False)
         self.process = FORKS.Process(target=main, args=(work, child))
         self.process.start()
@@ -91,13 +92,13 @@ class Sender:
             kind = "dead.letter" if event_id == "evt_dead" else "invoice.paid"
             self.bodies[event_id] = stripe_body(event_id, kind, filler="x" * 3000)
 
-    async def deliver(self, port: int | None) -> None:
-        """Deliver every event that is not acked. The body is sent in two parts for one of them."""
+    async def deliver(self, port: int | None, is_half_read: Callable[[], bool] | None = None) -> None:
+        """Deliver every event that is not acked. With `is_half_read`, the rest of each body waits for it."""
         for event_id in self.bodies:
             if event_id not in self.acked and port is not None:
-                await self._deliver(port, event_id)
+                await self._deliver(port, event_id, is_half_read)
 
-    async def _deliver(self, port: int, event_id: str) -> None:
+    async def _deliver(self, port: int, event_id: str, is_half_read: Callable[[], bool] | None) -> None:
         body = self.bodies[event_id]
         data = request("/webhooks/stripe", stripe_headers(body, "whsec_test"), body)
         try:
@@ -105,11 +106,12 @@ class Sender:
         except OSError:
             return
         try:
-            parts = (data[:-1000], data[-1000:]) if event_id == "evt_2" else (data,)
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-                await asyncio.sleep(0.05 if len(parts) > 1 else 0)
+            writer.write(data[:-1000])
+            await writer.drain()
+            if is_half_read is not None:
+                await eventually(is_half_read, "the process has read a part of the body", within=60)
+            writer.write(data[-1000:])
+            await writer.drain()
             async with asyncio.timeout(30):
                 status, headers = parse_head(await reader.readuntil(b"\r\n\r\n"))
                 await reader.readexactly(int(headers["content-length"]))
@@ -216,7 +218,7 @@ async def crash_in_turn(database: str, folder: Path, points: Sequence[str]) -> N
 async def _until_crashed(crashed: CrashProcess, sender: Sender, fault: str, repeat: str) -> None:
     try:
         if len(sender.acked) < len(EVENTS):
-            await sender.deliver(crashed.port)
+            await sender.deliver(crashed.port, crashed.reached.exists if crashed.point == PARTIAL_BODY else None)
         await eventually(crashed.reached.exists, f"the point is reached. {repeat}", within=60)
         if fault == "disconnect":  # the process goes on
             assert await crashed.stop() == 0, repeat
