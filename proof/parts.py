@@ -26,6 +26,8 @@ class Part:
     minutes: float
     """What it takes in `make torture` on 2 cores."""
     invariants: tuple[str, ...] = ()
+    in_memory: bool = False
+    """Whether its databases are in memory, if there is enough: it makes hundreds, and cuts no power."""
 
     @property
     def exists(self) -> bool:
@@ -79,10 +81,15 @@ def all_parts() -> list[Part]:
             "proof.deliveries", (), TIMED, 4.0, ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I15"),
         ),
         Part(
+            "database-kills", "PostgreSQL killed under load",
+            "SIGKILL of the whole PostgreSQL server under load loses no acked event.",
+            "proof.deliveries", ("--kills", "20", "--deliveries", "20000"), TIMED, 2.0, ("I1", "I4", "I8", "I15"),
+        ),
+        Part(
             "crash-points", "Crash points",
             "A process that crashes at any named point loses nothing, and another one continues.",
             "pytest", _tests(CRASH_POINTS, 6), TIMED, 4.0,
-            ("I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I11", "I12"),
+            ("I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I11", "I12"), in_memory=True,
         ),
         Part(
             "power-loss", "Power loss", "A power cut at any moment loses no acked event.",
@@ -106,7 +113,7 @@ def all_parts() -> list[Part]:
         ),
         Part(
             "races", "Races", "Of 64 concurrent deliveries of one event, exactly one is accepted.",
-            "pytest", _tests(RACES, 1), COMPUTING, 2.0, ("I4",),
+            "pytest", _tests(RACES, 1), COMPUTING, 2.0, ("I4",), in_memory=True,
         ),
         Part(
             "model", "Model", "The model holds in every order of its steps, and each of its broken variants is found.",
@@ -120,6 +127,6 @@ def all_parts() -> list[Part]:
         Part(
             "checks", "Properties and hostile input",
             "Random sequences, mutated deliveries and every order of events change no result, and nothing is raised.",
-            "pytest", _tests(checks, 2), COMPUTING, 8.0, ("I9", "I10", "I14", "I18"),
+            "pytest", _tests(checks, 2), COMPUTING, 8.0, ("I9", "I10", "I14", "I18"), in_memory=True,
         ),
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 
 from proof import page
 from proof.parts import COMPUTING, ROOT, TIMED, Part, all_parts
+from tests.support.servers import in_memory
 
 LIMIT_MINUTES = 60.0
 """A part that runs longer hangs, and is ended."""
@@ -57,6 +58,8 @@ class Running:
         file = self.folder / f"{self.part.name}.json"
         file.unlink(missing_ok=True)
         environment = {**os.environ, "ONCEHOOK_PROOF_DIR": str(self.folder), "ONCEHOOK_PROOF_PART": self.part.name}
+        if self.part.in_memory and (memory := in_memory()) is not None:
+            environment["TMPDIR"] = str(memory)
         command = self.part.command(long=self.long)
         if self.part.lane == COMPUTING:
             command = ["nice", "-n", "19", *command]

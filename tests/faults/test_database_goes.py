@@ -55,4 +55,4 @@ async def test_database_that_restarts_and_dies_under_load_loses_no_acked_event()
 async def test_database_that_dies_many_times_under_load_loses_no_acked_event(repetitions: Repetitions) -> None:
     with private_postgres() as server:
         address = server.database()
-        await run(address, repetitions(20, 50), lambda: restart(server, kill=True))
+        await run(address, repetitions(5, 50), lambda: restart(server, kill=True))
