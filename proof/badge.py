@@ -6,7 +6,7 @@ from xml.sax.saxutils import escape
 
 LABEL = "proof"
 GREEN, RED, GREY = "#2e7d32", "#c62828", "#555555"
-CHARACTER, MARGIN, HEIGHT = 6.6, 9, 20
+CHARACTER, MARGIN = 6.2, 9
 SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{title}">
 <title>{title}</title>

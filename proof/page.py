@@ -38,14 +38,15 @@ HEADER = """\
 
 # Proof
 
-This page shows what the last `make torture` ran and found; that run has written it. No acked event was lost, and no
-event was handled twice, under the faults below and within the bounds below. This does not show that there is no bug. An
-ack covers a crash of the operating system and a power cut only with `synchronous=FULL` on SQLite, and with `fsync` and
-`synchronous_commit` on PostgreSQL; Oncehook does not start otherwise. It covers a failover of PostgreSQL only with a
-synchronous standby, and it never covers the loss of the disk. Simulated power cuts drop, keep or tear unsynced writes
-of a file. They cannot test a disk that reports writes it has not made. [Guarantees](guarantees.md) names the tests
-behind each guarantee.
+This page shows what the last `make torture` ran and found; that run has written it. {verdict}
+
+This does not show that there is no bug. An ack covers a crash of the operating system and a power cut only with
+`synchronous=FULL` on SQLite, and with `fsync` and `synchronous_commit` on PostgreSQL; Oncehook does not start
+otherwise. It covers a failover of PostgreSQL only with a synchronous standby, and it never covers the loss of the disk.
+Simulated power cuts drop, keep or tear unsynced writes of a file. They cannot test a disk that reports writes it has
+not made. [Guarantees](guarantees.md) names the tests behind each guarantee.
 """
+HELD = "No acked event was lost, and no event\nwas handled twice, under the faults below and within the bounds below."
 
 
 MUTATED = """\
@@ -143,6 +144,15 @@ def _state(result: dict[str, Any]) -> str:
     return "not run" if result.get("ok") is None else "passed" if result["ok"] else "**failed**"
 
 
+def _verdict(data: dict[str, Any], parts: list[Part]) -> str:
+    states = [_state(data["parts"].get(part.name, {})) for part in parts]
+    failed, missing = sum("failed" in state for state in states), states.count("not run")
+    sentences = [f"**{failed} of {len(states)} parts failed.**" if failed else HELD]
+    if missing:
+        sentences.append(f"{missing} of {len(states)} parts were not run.")
+    return " ".join(sentences)
+
+
 def _overview(data: dict[str, Any], parts: list[Part]) -> str:
     rows = []
     for part in parts:
@@ -224,7 +234,7 @@ def render(data: dict[str, Any]) -> str:
     """The page for these results."""
     parts = all_parts()
     blocks = [
-        HEADER,
+        HEADER.format(verdict=_verdict(data, parts)),
         _run(data) + "\n",
         "```sh\nmake torture\n```\n",
         "## Parts\n",

@@ -43,7 +43,8 @@ def test_page_has_every_part_invariant_and_promise(data: dict[str, Any]) -> None
 
 def test_failed_part_shows_on_the_page_and_the_badge(data: dict[str, Any]) -> None:
     data["parts"]["races"] = {"ok": False, "seconds": 3.0, "facts": [["tests passed", 1]]}
-    assert "**failed**" in page.render(data)
+    text = page.render(data)
+    assert "**failed**" in text and "parts failed.**" in text and "No acked event was lost" not in text
     assert "1 of" in message(data) and "failed" in badge(data)
 
 
