@@ -80,7 +80,8 @@ def collect(folder: Path, seconds: float | None = None) -> dict[str, Any]:
             parts[part.name] = {**kept, "facts": [list(fact) for fact in facts(result)], "command": part.repeat}
     data = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "--short=12", "HEAD") + ("" if not _git("status", "--porcelain") else " (changed)"),
+        "commit": _git("rev-parse", "--short=12", "HEAD")
+        + ("" if not _git("status", "--porcelain", "--untracked-files=no") else " (changed)"),
         "seconds": None if seconds is None else round(seconds),
         "cores": os.cpu_count(),
         "versions": versions(),

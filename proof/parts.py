@@ -8,8 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TIMED, COMPUTING = "timed", "computing"
-OWN_PROGRAMS = ("tests/system/test_simulation.py", "tests/system/test_proof_model.py")
-"""Tests of programs that are parts themselves, or that `make test` runs on a sample."""
+SIMULATION = ("tests/system/test_simulation.py",)
+OWN_PROGRAMS = ("tests/system/test_proof_model.py",)
+"""Tests that run what is a part itself."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ RACES = ("tests/receiver/test_steps_deliveries.py",)
 
 def all_parts() -> list[Part]:
     """Every part, in the order of its lane."""
-    others = [file for file in torture_files() if file not in {*CRASH_POINTS, *POWER_LOSS, *RACES, *OWN_PROGRAMS}]
+    others = [
+        file for file in torture_files() if file not in {*CRASH_POINTS, *POWER_LOSS, *RACES, *SIMULATION, *OWN_PROGRAMS}
+    ]
     faults = [file for file in others if file.startswith("tests/faults/")]
     checks = [file for file in others if file not in faults]
     return [
@@ -123,6 +126,11 @@ def all_parts() -> list[Part]:
         Part(
             "traces", "Traces", "Runs of the simulation are behaviours of the model.",
             "proof.traces", ("--seeds", "0:300"), COMPUTING, 2.0,
+        ),
+        Part(
+            "simulated-bugs", "Planted bugs in the simulation",
+            "Seeds of the simulation find every bug that is planted in its process, and their traces are rejected.",
+            "pytest", (*_tests(SIMULATION, 2), "-k", "planted"), COMPUTING, 2.0,
         ),
         Part(
             "checks", "Properties and hostile input",
