@@ -127,5 +127,5 @@ async def test_event_that_kills_the_process_of_one_consumer_makes_no_dead_letter
 async def test_many_kills_of_workers_apply_each_event_once_per_consumer_while_one_always_fails(
     make_inbox: Callable[..., Inbox], database: str, repetitions: Repetitions
 ) -> None:
-    kills = repetitions(30, 100)
+    kills = repetitions(25, 100)
     assert await kill_again_and_again(make_inbox, database, kills) >= 5 * kills

@@ -103,4 +103,4 @@ async def test_kills_under_load_lose_no_event_that_was_acked_from_the_queue(
 async def test_many_kills_under_load_lose_no_event_that_was_acked_from_the_queue(
     sqlite: str, queue: SqsQueue, start: Callable[[], Process], repetitions: Repetitions
 ) -> None:
-    await kill_under_load(sqlite, queue, start, kills=repetitions(20, 40))
+    await kill_under_load(sqlite, queue, start, kills=repetitions(10, 40))

@@ -71,4 +71,4 @@ async def test_kills_under_load_leave_each_event_with_the_receipts_of_all_its_co
 async def test_many_kills_under_load_lose_no_acked_event(
     database: str, tmp_path: Path, repetitions: Repetitions
 ) -> None:
-    await kill_again_and_again(database, tmp_path, repetitions(60, 200))
+    await kill_again_and_again(database, tmp_path, repetitions(45, 200))

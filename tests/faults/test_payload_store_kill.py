@@ -83,7 +83,7 @@ async def test_kills_under_load_lose_no_body_and_forget_no_object(database: str,
 async def test_many_kills_under_load_lose_no_body_and_forget_no_object(
     database: str, tmp_path: Path, repetitions: Repetitions
 ) -> None:
-    await kill_under_load(database, tmp_path, repetitions(20, 100))
+    await kill_under_load(database, tmp_path, repetitions(10, 100))
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)

@@ -83,7 +83,7 @@ async def test_process_killed_while_it_spools_and_drains_loses_no_ack(database: 
 async def test_many_kills_while_spooling_and_draining_lose_no_ack(
     database: str, tmp_path: Path, repetitions: Repetitions
 ) -> None:
-    await kill_again_and_again(database, tmp_path, repetitions(20, 40))
+    await kill_again_and_again(database, tmp_path, repetitions(10, 40))
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
