@@ -393,10 +393,9 @@ def test_random_sequence_of_steps_agrees_with_the_model(kind: str, examples: int
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize(("kind", "torture", "long"), [("sqlite", 400, 2000), ("postgres", 100, 400)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", (400, 2000)), ("postgres", (100, 400))])
 def test_many_random_sequences_of_steps_agree_with_the_model(
-    kind: str, torture: int, long: int, postgres: Postgres, repetitions: Repetitions
+    kind: str, examples: tuple[int, int], postgres: Postgres, repetitions: Repetitions
 ) -> None:
-    examples = repetitions(torture, long)
-    run(kind, postgres, examples=examples, steps=MAX_STEPS)
-    count(SEQUENCES, examples)
+    run(kind, postgres, examples=repetitions(*examples), steps=MAX_STEPS)
+    count(SEQUENCES, repetitions(*examples))
