@@ -11,7 +11,6 @@ FAILOVERS = "failovers to the synchronous standby"
 POWER_CUTS = "power cuts"
 RACES = "races of 64 concurrent deliveries of one event"
 MUTATED = "mutated deliveries that raised nothing but a rejection"
-SEQUENCES = "random sequences of steps that agree with a model of the inbox"
 COMPARED = "requests that got the same answer on both paths"
 
 Repetitions = Callable[[int, int], int]

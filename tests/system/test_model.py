@@ -27,7 +27,7 @@ from oncehook.testing import Bench
 from oncehook.testing.database import fresh_database
 from oncehook.testing.steps import lease_due
 from oncehook.worker.rescue import rescue
-from tests.support.counts import SEQUENCES, Repetitions, count
+from tests.support.counts import Repetitions
 from tests.support.servers import Postgres
 
 DAY = 86400.0
@@ -398,4 +398,3 @@ def test_many_random_sequences_of_steps_agree_with_the_model(
     kind: str, examples: tuple[int, int], postgres: Postgres, repetitions: Repetitions
 ) -> None:
     run(kind, postgres, examples=repetitions(*examples), steps=MAX_STEPS)
-    count(SEQUENCES, repetitions(*examples))
