@@ -1,5 +1,6 @@
 """Rules that hold for every built-in provider. They run for a new definition without any change."""
 
+import json
 import traceback
 
 import msgspec
@@ -128,6 +129,23 @@ def test_changed_body_is_rejected_if_the_signature_covers_the_body(sender: Sende
     for other in tampered(sender, delivery.body):
         assert other != delivery.body
         assert reason(sender, changed(delivery, body=other)) == "bad_signature", other
+
+
+@pytest.mark.parametrize("sender", [one for one in SENDERS if one.signature.family.named_by != "algorithm"], ids=str)
+def test_body_that_was_serialized_again_is_rejected(sender: Sender) -> None:
+    """A receiver that parses the body and verifies what it would write itself accepts bodies that nobody signed."""
+    body = sender.compose().body
+    if "{body}" not in sender.signature.template or sender.sends_form or sender.signature.algorithm == "token":
+        return
+    value = msgspec.json.decode(body)
+    forms = [msgspec.json.encode(value), msgspec.json.encode(value, order="sorted"), json.dumps(value).encode()]
+    forms = list(dict.fromkeys([*forms, json.dumps(value, indent=2).encode()]))
+    for written in forms:
+        delivery = sender.resend(sender.compose(), now=NOW, body=written)
+        assert secret_index(sender, delivery) == 0
+        for other in forms:
+            if other != written:
+                assert reason(sender, changed(delivery, body=other)) == "bad_signature"
 
 
 def tampered(sender: Sender, body: bytes) -> list[bytes]:

@@ -10,7 +10,9 @@ import pytest
 from oncehook.model.effect import EffectFilter, EffectState, SettledEffect
 from oncehook.store.rows import EffectTarget
 from oncehook.store.store import Store
+from oncehook.store.transaction import Transaction
 from tests.support.events import Rows, make_claim
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -161,6 +163,30 @@ async def test_erasing_a_receipt_clears_the_arguments_of_its_effects(store: Stor
     await record(store, "others", args='{"to":"joe"}', receipt=claimed.receipt + 1)
     await store.retention.erase([claimed.receipt], "jane", "admin", "{}")
     assert rows("SELECT key, args FROM webhook_effects ORDER BY id") == [("mine", None), ("others", '{"to":"joe"}')]
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+async def test_transactions_that_record_keys_in_another_order_wait_for_each_other(store: Store, rows: Rows) -> None:
+    """Both wait for a third transaction in the middle of their keys. Each must hold none that the other needs then."""
+    facts = {"scope": "s", "kind": "function", "target": "send", "args": "{}", "source": "stripe", "receipt": 1}
+
+    async def write(transaction: Transaction, *keys: str) -> int:
+        rows_json = json.dumps([{**facts, "key": key} for key in keys])
+        return len(await transaction.run_query(lambda sql: sql["record_effects"], rows_json))
+
+    async def once(*keys: str) -> int:
+        transaction = store.transaction()
+        new = await write(transaction, *keys)
+        assert await transaction.settle([])
+        return new
+
+    third = store.transaction()
+    assert await write(third, "m") == 1
+    both = [asyncio.create_task(once("a", "m", "z")), asyncio.create_task(once("z", "m", "a"))]
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    await eventually(lambda: rows(waiting) == [(2,)], "both transactions wait")
+    await third.rollback()
+    assert sorted(await asyncio.gather(*both)) == [0, 3]
 
 
 async def test_concurrent_transactions_that_record_the_same_keys_do_not_deadlock(store: Store, rows: Rows) -> None:

@@ -28,6 +28,15 @@ async def test_worker_with_a_lost_lease_cannot_settle(store: Store, rows: Rows, 
     assert rows(ROW) == before == [("processing", again.lease, 2)]
 
 
+async def test_worker_that_leases_its_receipt_again_cannot_settle_by_its_first_lease(store: Store, rows: Rows) -> None:
+    (first,) = await claim_and_lease(store)
+    assert await store.leases.release([first.lease_key]) == 1
+    (again,) = await store.leases.take(1, 60, "first")
+    assert await store.leases.settle([processed(first)]) == set(), "two leases of one worker need different fences"
+    assert rows(ROW) == [("processing", again.lease, 1)]
+    assert await store.leases.settle([processed(again)]) == {again.receipt}
+
+
 async def test_worker_with_a_lost_lease_cannot_release(store: Store, rows: Rows) -> None:
     (first,) = await claim_and_lease(store)
     await lose_lease(store, first)

@@ -97,8 +97,9 @@ async def test_a_notification_wakes_a_worker_in_another_process_even_after_its_c
 async def test_a_worker_polls_if_notifications_are_off(tmp_path: Path, database: str) -> None:
     config = write_config(tmp_path, database, 'poll = "200ms"', "notify = false")
     with process(config, "--no-worker") as receiver, worker_process(tmp_path, config):
-        await post(receiver, "evt_1")
-        await eventually(receipts_are(database, "processed", 1))
+        for number in (1, 2, 3):  # the worker may find the first at its start, the others only by polling
+            await post(receiver, f"evt_{number}")
+            await eventually(receipts_are(database, "processed", number))
         assert run_sql(database, LISTENERS) == []
 
 
@@ -217,8 +218,9 @@ async def test_a_second_process_on_sqlite_polls(tmp_path: Path) -> None:
     worker.on("stripe", "*")(_ignore)
     async with receiver.lifespan(), worker.lifespan():
         worker._runtime.start_worker()
-        await deliver(receiver, "stripe", stripe_body("evt_1"))
-        await eventually(receipts_are(database, "processed", 1))
+        for number in (1, 2, 3):  # as above
+            await deliver(receiver, "stripe", stripe_body(f"evt_{number}"))
+            await eventually(receipts_are(database, "processed", number))
 
 
 async def test_a_failed_notification_is_logged_and_the_next_one_is_sent(
