@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable
 from copy import copy
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from oncehook.receiver.ack import ERRORS
 from oncehook.testing.crash_points import CRASH_POINTS, Call, InHandler, Statement, Where
 from oncehook.web import settings as dashboard
 from oncehook.web.api import ENDPOINTS
+from proof.planted.bugs import read_all as read_bugs
 
 ROOT = Path(__file__).parent.parent
 COLUMNS = ROOT / "src" / "oncehook" / "store" / "sql" / "columns.json"
@@ -292,6 +294,15 @@ def crash_points_table() -> str:
     return table(("point", "moment", "PostgreSQL", "SQLite"), rows)
 
 
+def planted_bugs_table(*, known: bool) -> str:
+    rows = []
+    for bug in read_bugs():
+        if bug.is_known is known:
+            tests = ", ".join(f"`{test.partition('[')[0]}`" for test in bug.tests)
+            rows.append((f"{bug.number:02} {bug.name}", f"{bug.sentence} {bug.note}".strip(), bug.breaks, tests))
+    return table(("bug", "what is broken", "what it breaks", "caught by"), rows)
+
+
 def _where(where: Where) -> str:
     if isinstance(where, Statement):
         follows = "" if where.follows is None else f" of `{where.follows}`"
@@ -334,6 +345,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "fsck-invariants": fsck_invariants_table,
     "fsck-checks": fsck_checks_table,
     "crash-points": crash_points_table,
+    "planted-known": partial(planted_bugs_table, known=True),
+    "planted-own": partial(planted_bugs_table, known=False),
 }
 
 

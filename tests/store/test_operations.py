@@ -43,13 +43,17 @@ async def test_replay_run_sums_up_its_batches(store: Store) -> None:
 
 
 async def test_replay_skips_receipts_that_are_not_finished_or_have_no_type(store: Store) -> None:
+    processing, retrying = await claim_and_lease(store, 2)
+    await settle(store, [retrying], State.RETRYING, after=3600.0)
     (waiting,) = await claim(store, "waiting")
     (untyped,) = await claim(store, "untyped", status=State.FAILED, type=None)
     (failed,) = await claim(store, "failed", status=State.FAILED)
-    assert await store.operations.replay([waiting, untyped, failed], "ops", {"why": "fixed"}) == [failed]
+    unfinished = [waiting, processing.receipt, retrying.receipt]
+    assert await store.operations.replay([*unfinished, untyped, failed], "ops", {"why": "fixed"}) == [failed]
     (entry,) = await store.operations.replays(failed)
     assert entry.actor == "ops"
     assert await store.operations.replays(waiting) == []
+    assert await store.leases.settle([processed(processing)]) == {processing.receipt}, "its worker must keep the lease"
 
 
 async def test_replay_of_nothing_is_not_audited(store: Store) -> None:

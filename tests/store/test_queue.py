@@ -23,6 +23,8 @@ async def test_only_listed_receipts_that_are_due_are_leased(store: Store) -> Non
     again, states = await store.leases.take_listed([first, second], 30, "worker-2")
     assert [row.receipt for row in again] == [second]
     assert (states[first].status, states[first].lease_left is not None) == (State.PROCESSING, True)
+    await store.leases.settle([Settled(second, again[0].lease, State.RETRYING, "retrying", after=100.0)])
+    assert (await store.leases.take_listed([second], 30, "worker-2"))[0] == [], "its retry is not due"
 
 
 async def test_the_state_says_why_a_receipt_is_not_leased(store: Store, rows: Rows) -> None:

@@ -57,6 +57,17 @@ async def test_released_or_crashed_receipt_stays_the_first_of_its_key(store: Sto
     assert await lease(store, 1, rescued=True) == []
 
 
+async def test_retry_that_is_not_due_blocks_its_key(store: Store) -> None:
+    await store.claims.insert([*claims_with_key("a", 3), *claims_with_key("b", 1)])
+    waiting, other = await lease(store)
+    assert event_ids([waiting, other]) == ["a-0", "b-0"]
+    await settle(store, [waiting], State.RETRYING, after=3600.0)
+    await settle(store, [other])
+    assert await lease(store) == [], "no later event of the key may overtake the retry"
+    assert await store.operations.retry_now([waiting.receipt], "ops", {}) == [waiting.receipt]
+    assert event_ids(await lease(store)) == ["a-0"]
+
+
 async def test_replayed_receipt_is_leased_before_waiting_receipts_of_its_key(store: Store) -> None:
     await store.claims.insert(claims_with_key("a", 4))
     for _ in range(2):
