@@ -31,6 +31,14 @@ async def test_timeline_has_duplicates_attempts_and_errors(shop: Inbox, browser:
     assert (await browser.get("/events/999999")).status_code == 404
 
 
+async def test_text_of_an_event_is_escaped(shop: Inbox, browser: Browser) -> None:
+    script = "<script>alert(1)</script>"
+    receipt = await send(shop, f"evt_{script}", f"charge.{script}", note=script)
+    page = (await browser.get(f"/events/{receipt}")).text
+    assert script not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 3, "the id, the type and the payload are shown"
+
+
 @both_databases
 async def test_replay_button_runs_the_handler_again_and_is_audited(shop: Inbox, browser: Browser, rows: Rows) -> None:
     receipt = await send(shop, "evt_1")
