@@ -1,4 +1,4 @@
-"""Reads the planted bugs. Each is a patch with a header: what is broken, which promise that breaks, and the tests."""
+"""Reads the planted bugs. Each is a patch with a header: the mistake, the promise that it breaks, and the tests."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 
 KNOWN = 25
-"""The bugs up to this number are mistakes that other systems had. The later ones are in designs of Oncehook's own."""
+"""The bugs up to this number are mistakes that other systems had. The later ones are in Oncehook's designs."""
 
 _NAME = re.compile(r"(\d\d)-([a-z0-9-]+)\.patch")
 _FIELD = re.compile(r"(Bug|Breaks|Note|Test): (.+)")

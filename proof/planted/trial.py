@@ -20,7 +20,8 @@ NO_CATCH = ("SyntaxError", "IndentationError", "ImportError", "ModuleNotFoundErr
 SQL_ERRORS = re.compile(
     r"syntax error|no such (?:column|table|function)|(?:column|relation|function) \S+ does not exist"
 )
-SECONDS = 300
+SECONDS = 1800
+"""The most that one run of tests may take. Each test has its own limit, which is much shorter."""
 
 
 class PlantFailed(Exception):
@@ -29,7 +30,7 @@ class PlantFailed(Exception):
 
 @dataclass(frozen=True)
 class Ran:
-    """The result of a run of tests: how many passed, which failed, and what is wrong with the run itself."""
+    """The result of a run of tests: how many passed, which failed, and a problem of the run itself."""
 
     passed: int
     failed: tuple[str, ...]
@@ -95,7 +96,7 @@ class Copy:
     def run_tests(self, tests: Sequence[str], *, at_first_failure: bool) -> Ran:
         report = self.folder / "report.xml"
         report.unlink(missing_ok=True)
-        options = ["-q", "-p", "no:cacheprovider", "-o", "timeout=60", f"--junitxml={report}", "--tb=short"]
+        options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--tb=short"]
         began = time.monotonic()
         done = self._run(sys.executable, "-m", "pytest", *options, *(["-x"] if at_first_failure else []), *tests)
         seconds = time.monotonic() - began
