@@ -1,7 +1,8 @@
 """The mutants of a module: each has one changed place, and is compiled.
 
-Not changed: docstrings, annotations, decorators, `assert`, `strict=` of `zip`, and messages, which are the texts with a
-space in them. Of the code that runs at import, only constants and the default values of parameters are changed.
+Not changed: docstrings, annotations, decorators, `assert`, `strict=` of `zip`, checkpoints, and messages, which are the
+texts with a space in them. Of the code that runs at import, only constants and the default values of parameters are
+changed.
 """
 
 import ast
@@ -116,7 +117,9 @@ def _handler(node: ast.ExceptHandler) -> str:
 
 
 def _lines(statement: ast.AST) -> range:
-    """The lines of a statement, or of the head of one that contains others."""
+    """The lines of a statement, or of the head of one that contains others. A default value is used in the body."""
+    if isinstance(statement, Function):
+        return range(statement.lineno, (statement.end_lineno or 0) + 1)
     first, body = getattr(statement, "lineno", 0), getattr(statement, "body", None)
     last = body[0].lineno - 1 if isinstance(body, list) else getattr(statement, "end_lineno", first)
     return range(first, max(first, last) + 1)
@@ -125,7 +128,8 @@ def _lines(statement: ast.AST) -> range:
 def _is_left_out(node: ast.AST) -> bool:
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     checks_length = isinstance(node, ast.keyword) and node.arg == "strict"
-    return docstring or checks_length or isinstance(node, ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom)
+    checkpoint = isinstance(node, ast.Expr) and ast.unparse(node).startswith("reach(")
+    return docstring or checks_length or checkpoint or isinstance(node, ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom)
 
 
 def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AST]:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
-from oncehook import Effect, Event, Inbox
+from oncehook import Effect, Event, Inbox, StoreUnavailable
 from oncehook.effects.settle import EffectSettler
 from oncehook.model.effect import EffectState, SettledEffect
 from oncehook.store.rows import EffectTarget
@@ -83,3 +84,44 @@ async def test_cancelled_write_leaves_the_result_of_every_waiting_effect_unknown
     assert settler._writing is not None
     settler._writing.cancel()
     assert await asyncio.wait_for(asyncio.gather(*waiting), 30) == [None, None]
+
+
+async def test_a_write_is_tried_five_times_with_growing_delays(
+    sending: Inbox, monkeypatch: pytest.MonkeyPatch, emitted: list[tuple[str, dict[str, Any]]]
+) -> None:
+    store = sending._runtime.store.effects
+    tries: list[int] = []
+    delays: list[float] = []
+
+    async def fail(settled: list[SettledEffect]) -> set[int]:
+        tries.append(len(settled))
+        raise StoreUnavailable("no answer")
+
+    async def note_delay(seconds: float) -> None:
+        delays.append(round(seconds, 6))
+
+    settler = EffectSettler(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "settle", fail)
+        patched.setattr("oncehook.effects.settle.asyncio.sleep", note_delay)
+        assert await settler.settle(SettledEffect(1, 1, EffectState.DONE)) is None
+    assert (tries, delays) == ([1] * 5, [0.2, 0.4, 0.8, 1.6])
+    assert emitted == [("effect_settle_failed", {"effects": 1, "detail": "no answer"})]
+    assert await settler.settle(SettledEffect(1, 1, EffectState.DONE)) is False, "the next write works"
+
+
+async def test_an_unexpected_error_is_logged_once_and_not_tried_again(
+    sending: Inbox, monkeypatch: pytest.MonkeyPatch, emitted: list[tuple[str, dict[str, Any]]]
+) -> None:
+    store = sending._runtime.store.effects
+    tries: list[int] = []
+
+    async def fail(settled: list[SettledEffect]) -> set[int]:
+        tries.append(len(settled))
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(store, "settle", fail)
+    settler = EffectSettler(store)
+    assert await settler.settle(SettledEffect(1, 1, EffectState.DONE)) is None
+    assert tries == [1]
+    assert [line for line, _ in emitted] == ["background_failed"]

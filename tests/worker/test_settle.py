@@ -26,27 +26,35 @@ def processed(leased: Leased) -> Settled:
 
 
 @pytest.fixture
-def batch_sizes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of receipts in each statement."""
-    sizes: list[int] = []
+def batches(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The receipts of each statement."""
+    batches: list[list[int]] = []
     settle = store.leases.settle
 
     async def recording(settled: Sequence[Settled]) -> set[int]:
-        sizes.append(len(settled))
+        batches.append([result.receipt for result in settled])
         return await settle(settled)
 
     # Both databases show the settled rows and not how many statements there were, so the real call is counted.
     monkeypatch.setattr(store.leases, "settle", recording)
-    return sizes
+    return batches
 
 
-async def test_results_that_arrive_together_share_one_statement(
-    store: Store, rows: Rows, batch_sizes: list[int]
+async def test_results_that_arrive_together_share_one_statement_in_the_order_of_receipts(
+    store: Store, rows: Rows, batches: list[list[int]]
 ) -> None:
     settler, leased = Settler(store.leases), await lease(store, 30)
-    assert await asyncio.gather(*(settler.settle(processed(receipt)) for receipt in leased)) == [True] * 30
-    assert sum(batch_sizes) == 30 and len(batch_sizes) <= 2
+    assert await asyncio.gather(*(settler.settle(processed(receipt)) for receipt in reversed(leased))) == [True] * 30
+    assert sum(map(len, batches)) == 30 and len(batches) <= 2
+    assert all(batch == sorted(batch) for batch in batches), "in any other order, two workers could lock each other out"
     assert rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(30,)]
+
+
+async def test_a_statement_settles_at_most_500_receipts(store: Store, batches: list[list[int]]) -> None:
+    settler = Settler(store.leases)
+    unknown = [Settled(receipt, 1, State.PROCESSED, "processed") for receipt in range(1, 502)]
+    assert await asyncio.gather(*map(settler.settle, unknown)) == [False] * 501
+    assert [len(batch) for batch in batches] == [500, 1]
 
 
 async def test_only_the_receipt_whose_lease_was_lost_is_not_settled(store: Store, rows: Rows) -> None:
@@ -85,7 +93,7 @@ async def test_a_failed_write_fails_every_waiting_receipt_and_the_next_write_wor
 
 
 async def test_cancelled_write_fails_every_waiting_receipt_and_the_next_write_works(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settler, leased = Settler(store.leases), await lease(store, 3)
     settle, started = store.leases.settle, asyncio.Event()
@@ -100,12 +108,16 @@ async def test_cancelled_write_fails_every_waiting_receipt_and_the_next_write_wo
     await started.wait()
     waiting.append(asyncio.create_task(settler.settle(processed(leased[1]))))  # it waits for the next write
     await next_turn()
-    assert settler._task is not None
-    settler._task.cancel()
+    writing = settler._task
+    assert writing is not None
+    writing.cancel()
     results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert writing.cancelled()
     assert [type(result) for result in results] == [StoreUnavailable, StoreUnavailable]
     monkeypatch.setattr(store.leases, "settle", settle)
     assert await settler.settle(processed(leased[2]))
+    expected = [("processing",), ("processing",), ("processed",)]
+    assert rows("SELECT status FROM webhook_receipts ORDER BY id") == expected, "a failed result was written later"
 
 
 async def test_settled_receipts_have_no_lease_any_more(store: Store) -> None:
