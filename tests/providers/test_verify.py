@@ -6,13 +6,14 @@ import timeit
 from urllib.parse import urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.providers.definition import built_in
+from oncehook.providers.definition import Retries, built_in
 from oncehook.providers.sign import sign
-from oncehook.providers.verify import FUTURE, load_key, seconds_of, window_of
+from oncehook.providers.verify import load_key, seconds_of, window_of
 from tests.providers.families.test_template import hexed, stripe
 from tests.support.providers import (
     NOW,
@@ -161,9 +162,10 @@ def test_signing_key_is_never_accepted_as_a_token() -> None:
 
 
 @pytest.mark.parametrize("secret", ["", " ", "\n\t"])
-def test_blank_secret_has_no_key(secret: str) -> None:
+@pytest.mark.parametrize("provider", ["stripe", "discord"])  # a shared secret, and a public key
+def test_blank_secret_has_no_key(provider: str, secret: str) -> None:
     with pytest.raises(ValueError, match="it is empty"):
-        load_key(built_in("stripe").signatures[0], secret)
+        load_key(built_in(provider).signatures[0], secret)
 
 
 def test_secret_of_one_alternative_is_not_used_for_the_other() -> None:
@@ -176,6 +178,8 @@ def test_delivery_without_a_reported_address_is_rejected_with_that_detail() -> N
     assert verifier.needs_address
     with pytest.raises(Rejected, match="no proxy in trusted_proxies reported it"):
         verifier.verify(Delivery.of(BODY, {"x-square-hmacsha256-signature": "x"}), NOW)
+    with pytest.raises(Rejected, match="no signature in the request matches"):
+        make_verifier("stripe").verify(stripe("t=1,v1=00"), NOW)
 
 
 def test_no_key_is_fetched_for_a_provider_with_a_shared_secret() -> None:
@@ -202,6 +206,7 @@ def test_stale_delivery_is_rejected_before_its_key_is_fetched() -> None:
         (b"-1", "s", None),
         (b"1.5", "s", None),
         (b"", "s", None),
+        (b"1" * 15, "s", 111_111_111_111_111),
         (b"1" * 16, "s", None),
         ("١".encode(), "s", None),
     ],
@@ -215,4 +220,5 @@ def test_window_of_a_timestamp_depends_on_the_provider_and_the_tolerance() -> No
     assert window_of(built_in("stripe"), None) == ("s", 300.0, 300.0)
     assert window_of(built_in("stripe"), 5.0) == ("s", 5.0, 5.0)
     assert window_of(built_in("ses"), None) == ("iso", 3600.0 + 300.0, 300.0)
-    assert window_of(built_in("ses"), 1000.0) == ("iso", 3600.0 + 1000.0, FUTURE)
+    assert window_of(built_in("ses"), 1000.0) == ("iso", 3600.0 + 1000.0, 300.0)
+    assert window_of(replace(built_in("ses"), retries=Retries()), None) == ("iso", 300.0, 300.0)

@@ -97,9 +97,31 @@ async def test_large_bodies_wait_for_the_thread_up_to_a_number_of_bytes() -> Non
     first = asyncio.create_task(verification.run(Delivery(b"a" * size), work))
     second = asyncio.create_task(verification.run(Delivery(b"a" * size), work))
     await eventually(lambda: running, "the thread starts with the first body")
-    with pytest.raises(Unavailable, match="wait to be verified"):
+    with pytest.raises(Unavailable, match="wait to be verified") as full:
         await verification.run(Delivery(b"a" * size), work)
+    assert full.value.retry_after == 2
     assert len(running) == 1, "the second body must wait for the first"
     free.set()
     assert [await first, await second] == [1, 2]
     assert await verification.run(Delivery(b"a" * size * 3), work) == 3, "a single body may have any size"
+
+
+async def test_at_most_four_keys_are_fetched_for_one_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = sender("plaid").source()
+    assert source.verifier is not None
+    fetched: list[str] = []
+    is_missing = True
+
+    async def fetch(request: object) -> bool:
+        fetched.append(str(request))
+        return is_missing
+
+    monkeypatch.setattr(source.verifier, "key_to_fetch", lambda delivery, now: f"key {len(fetched)}")
+    monkeypatch.setattr(source.certificates, "ensure", fetch)
+    verification = VerificationThread(limit_bytes=2**20)
+    await verification.fetch_keys(source, source.verifier, Delivery(b"{}"), NOW)
+    assert fetched == ["key 0", "key 1", "key 2", "key 3"]
+    fetched.clear()
+    is_missing = False
+    await verification.fetch_keys(source, source.verifier, Delivery(b"{}"), NOW)
+    assert fetched == ["key 0"], "a key that is cached is not asked for again"
