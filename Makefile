@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install -q --no-deps --require-hashes # a lock names every pac
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs docs-site lock audit sbom clean
+.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture mutation bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs docs-site lock audit sbom clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "              every test with the plain variant of each fast path (fast_paths = false)"
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the proof: fault runs, simulation and model, in 25 minutes on 2 cores; writes docs/proof.md"
+	@echo "make mutation changes the source in one place at a time, and checks that a test fails"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email, bench-scale)"
 	@echo "make dist     build the wheel and the source archive"
 	@echo "make wheel-test"
@@ -104,6 +105,9 @@ check: .venv/ready-for-tests
 # Writes docs/proof.md. ARGS="--only PART" runs one part, and ARGS=--long the tests at the length of a night.
 torture: programs
 	$(BIN)/python -m proof.torture $(ARGS)
+
+mutation: .venv/ready-for-tests
+	nice $(BIN)/python -m proof.mutation $(ARGS)
 
 bench: bench-accept bench-process bench-email bench-scale
 

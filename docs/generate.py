@@ -7,6 +7,7 @@ from the tables in the source code that they describe. tests/docs/test_pages.py 
 import ast
 import importlib
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -315,6 +316,15 @@ def _where(where: Where) -> str:
     return f"none: {where}"
 
 
+def mutation_table() -> str:
+    score = json.loads((ROOT / "proof" / "mutation" / "score.json").read_text("utf-8"))
+    rows = [
+        (name, *(str(group[key]) for key in ("mutants", "killed", "equivalent", "survived")), f"{group['score']:.1%}")
+        for name, group in score["groups"].items()
+    ]
+    return table(("group", "mutants", "killed", "equivalent", "survived", "score"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
@@ -347,6 +357,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "crash-points": crash_points_table,
     "planted-known": partial(planted_bugs_table, known=True),
     "planted-own": partial(planted_bugs_table, known=False),
+    "mutation": mutation_table,
 }
 
 

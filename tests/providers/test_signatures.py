@@ -156,6 +156,13 @@ def test_shared_secret_is_decoded_from_its_format() -> None:
     assert load_secret(f"{encoded}==", "whsec") == load_secret(f"{encoded}==", "base64") == key
     assert load_secret(key.hex(), "hex") == key
     assert load_secret("Grüße", "text") == "Grüße".encode()
+    assert load_secret("whsec_YSBrZXkgb2YgMTcgYnl0ZXM", "whsec") == b"a key of 17 bytes"  # one "=" is missing
+
+
+def test_secret_that_is_not_in_its_format_says_which_one() -> None:
+    for secret, form, message in (("whsec_ü", "whsec", "base64"), ("xyz", "hex", "hex"), ("\ud800", "text", "text")):
+        with pytest.raises(ValueError, match=f"^it is not {message}$"):
+            load_secret(secret, form)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +231,8 @@ OTHER_KINDS = {
 @pytest.mark.parametrize("name", ["ed25519", "ecdsa-p256-sha256", "rsa-sha256"])
 def test_another_kind_of_key_is_an_error(name: str, other: str) -> None:
     text = base64.b64encode(spki(OTHER_KINDS[other]())).decode()
-    with pytest.raises(ValueError, match="is needed") as caught:
+    needed = {"ed25519": "Ed25519", "ecdsa-p256-sha256": "ECDSA on P-256", "rsa-sha256": "RSA of 2048 bits or more"}
+    with pytest.raises(ValueError, match=f"{needed[name]} is needed") as caught:
         algorithm(name).load(text, "public")
     assert text not in str(caught.value)
 
@@ -248,6 +256,12 @@ def test_ed25519_key_of_zeros_is_an_error() -> None:
     for text in ("whpk_" + base64.b64encode(bytes(32)).decode(), "00" * 32):
         with pytest.raises(ValueError, match="not a key"):
             algorithm("ed25519").load(text, "whpk")
+
+
+@pytest.mark.parametrize(("name", "digest"), [("rsa-sha1", hashes.SHA1), ("rsa-sha256", hashes.SHA256)])
+def test_rsa_signs_with_the_digest_of_its_name(name: str, digest: type[hashes.HashAlgorithm]) -> None:
+    public = algorithm(name).load(keys_of(name).verifying, "public")
+    public.verify(signed(name), MESSAGE, padding.PKCS1v15(), digest())  # the library's own, which raises
 
 
 def test_rsa_with_the_other_digest_or_padding_does_not_verify() -> None:
