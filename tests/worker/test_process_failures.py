@@ -1,18 +1,15 @@
 """What the processor does when the database fails while it settles or releases, and what it tells others."""
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from oncehook import Event, Inbox, RetryLater, StoreUnavailable
 from oncehook.handlers.outbox import Outbox
-from oncehook.model.lease import Leased, Settled
-from oncehook.worker.feed import DatabaseFeed
-from oncehook.worker.process import Processor
 from tests.support.events import Rows
+from tests.support.processor import Heard, lease, listen, wakes_within
 from tests.support.waiting import hang
 from tests.support.work import HISTORY, QUICK, STATES, claim
 
@@ -21,53 +18,8 @@ pytestmark = pytest.mark.anyio
 Emitted = list[tuple[str, dict[str, Any]]]
 
 
-@dataclass
-class Heard:
-    """What a processor told: its observer, and other processes."""
-
-    settled: list[tuple[int, str, bool]] = field(default_factory=list)
-    postponed: list[tuple[list[int], float]] = field(default_factory=list)
-    announced: int = 0
-
-
-class RecordingFeed(DatabaseFeed):
-    """The feed of a worker, which also records how attempts end."""
-
-    heard: Heard
-
-    def settled(self, leased: Leased, settled: Settled, landed: bool) -> None:
-        self.heard.settled.append((leased.receipt, settled.outcome, landed))
-
-    def postponed(self, receipts: Iterable[int], after: float) -> None:
-        self.heard.postponed.append((list(receipts), after))
-
-
-def listen(inbox: Inbox) -> tuple[Processor, Heard]:
-    """Start the processor of an inbox, and record what it tells."""
-    processor, heard = inbox._runtime.start_processor(), Heard()
-    feed = RecordingFeed(inbox._runtime.store.leases, "test", 30.0, 1.0, (), lambda: inbox._runtime.handlers.handled())
-    feed.heard = heard
-    processor.observers["main"] = feed
-
-    def announce() -> None:
-        heard.announced += 1
-
-    processor.announce = announce
-    return processor, heard
-
-
-async def lease(inbox: Inbox, *ids: str) -> list[Leased]:
-    await claim(inbox, *ids)
-    return await inbox._runtime.store.leases.take(len(ids), 30, "test")
-
-
 async def no_answer(*_: object) -> Any:
     raise StoreUnavailable("no answer")
-
-
-def wakes_within(processor: Processor) -> float:
-    """Seconds until the processor has a worker look for receipts, or 100 if it does not."""
-    return processor.wakeups_of("main").seconds_left(100.0)
 
 
 async def test_result_that_cannot_be_written_is_logged_and_left_to_its_lease(
