@@ -36,6 +36,11 @@ def processed(leased: Leased, fence: int | None = None) -> list[Settled]:
     return [Settled(leased.receipt, fence or leased.lease, State.PROCESSED, "processed")]
 
 
+def make_advance(leased: Leased, version: int, id: str = "in_1") -> Advance:
+    facts: dict[str, Any] = {"state": None, "is_terminal": False, "at": None, "version": version, "event_id": "evt_1"}
+    return Advance(scope="stripe", kind="invoice", id=id, receipt=leased.receipt, **facts)
+
+
 async def fail(*_: object) -> None:
     raise ConnectionError("the database is gone")
 
@@ -84,8 +89,7 @@ async def test_call_can_be_closed_before_and_after_its_start(inbox: Inbox) -> No
 
 async def test_call_that_was_not_awaited_names_its_method(inbox: Inbox) -> None:
     outbox, leased = await open_outbox(inbox)
-    facts: dict[str, Any] = {"state": None, "is_terminal": False, "at": None, "version": 1, "event_id": "evt_1"}
-    advance = Advance(scope="stripe", kind="invoice", id="in_1", receipt=leased.receipt, **facts)
+    advance = make_advance(leased, 1)
     for name, call in (
         ("effect", outbox.effect(leased, "a", "send", {}, None)),
         ("publish", outbox.publish(leased, "orders", 1, None, None)),
@@ -218,4 +222,18 @@ async def test_outbox_gives_the_connection_of_its_transaction(inbox: Inbox) -> N
     assert not outbox.used
     assert await outbox.connection() is not None
     assert outbox.used
+    await outbox.rollback()
+
+
+async def test_entity_is_stale_only_before_its_newest_event_inside_and_outside_of_the_transaction(inbox: Inbox) -> None:
+    outbox, leased = await open_outbox(inbox)
+    assert await outbox.is_stale(make_advance(leased, 1)) is False, "it is not known yet"
+    assert await outbox.advance(leased, make_advance(leased, 2)) is True
+    for _ in range(2):
+        assert await outbox.is_stale(make_advance(leased, 1)) is True
+        assert await outbox.is_stale(make_advance(leased, 2)) is False
+        assert await outbox.is_stale(make_advance(leased, 1, "in_2")) is False
+        if outbox.used:
+            assert await outbox.settle(processed(leased))
+            outbox = inbox._runtime.outbox()
     await outbox.rollback()

@@ -8,6 +8,8 @@ import pytest
 
 from oncehook import Event, Inbox, RetryLater, StoreUnavailable
 from oncehook.handlers.outbox import Outbox
+from oncehook.worker.process import Processor
+from oncehook.worker.wakeups import no_announcement
 from tests.support.events import Rows
 from tests.support.processor import Heard, lease, listen, wakes_within
 from tests.support.waiting import hang
@@ -155,10 +157,25 @@ async def test_batch_without_writes_logs_each_result_that_cannot_be_written(
     assert (heard.settled, processor.heartbeat.receipts) == ([], [])
 
 
+async def test_processor_uses_the_announcement_and_the_transactions_that_it_is_given(inbox: Inbox) -> None:
+    given = inbox._runtime.start_processor()
+
+    def announce() -> None: ...
+
+    made = Processor(inbox._runtime.store, given.handlers, given.heartbeat, transaction=inbox._runtime.outbox)
+    assert made.transaction == inbox._runtime.outbox
+    assert made.announce is no_announcement
+    assert Processor(made.store, given.handlers, given.heartbeat, announce=announce).announce is announce
+    assert made.threads_of("main")._free._value == 16
+
+
 async def test_threads_and_wakeups_of_consumers_are_their_own(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox(concurrency=3)
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         processor, _ = listen(inbox)
         assert processor.threads_of("main") is processor.threads_of("main") is not processor.threads_of("other")
+        assert processor.threads_of("main").name == "oncehook-handler"
+        assert processor.threads_of("other").name == "oncehook-handler-other"
+        assert processor.threads_of("main")._free._value == 3
         assert processor.wakeups_of("main") is processor.wakeups_of("main") is not processor.wakeups_of("other")
