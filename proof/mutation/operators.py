@@ -79,9 +79,7 @@ class Mutations:
                 inner = f"{scope}.{child.name}" if isinstance(child, Function) else scope
                 yield from self._visit(child, inner, own)
 
-    def _mutant(
-        self, parent: ast.AST, field: str, index: int, new: ast.AST, scope: str, statement: ast.AST
-    ) -> Mutant:
+    def _mutant(self, parent: ast.AST, field: str, index: int, new: ast.AST, scope: str, statement: ast.AST) -> Mutant:
         value = getattr(parent, field)
         old = value[index] if isinstance(value, list) else value
         _put(parent, field, index, new)
@@ -129,7 +127,8 @@ def _is_left_out(node: ast.AST) -> bool:
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     checks_length = isinstance(node, ast.keyword) and node.arg == "strict"
     checkpoint = isinstance(node, ast.Expr) and ast.unparse(node).startswith("reach(")
-    return docstring or checks_length or checkpoint or isinstance(node, ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom)
+    other = isinstance(node, ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom)
+    return docstring or checks_length or checkpoint or other
 
 
 def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AST]:

@@ -121,7 +121,10 @@ def _fork(work: Callable[[Answer], None], limit: float) -> dict[str, Any] | None
         _work_in_child(work, writing)
     os.close(writing)
     text, deadline = b"", time.monotonic() + limit
-    while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0] and (part := os.read(reading, 2**20)):
+    while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(reading, 2**20)
+        if not part:
+            break
         text += part
     os.close(reading)
     try:

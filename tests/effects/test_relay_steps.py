@@ -145,9 +145,7 @@ async def test_postponed_effect_gets_the_status_back_that_it_had(
     assert emitted == [], "no attempt is recorded"
 
 
-async def test_attempt_whose_result_is_unknown_is_not_recorded(
-    sending: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_attempt_whose_result_is_unknown_is_not_recorded(sending: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     register(sending)
     await record(sending, "evt_1")
     made, recorded = make_relay(sending), []

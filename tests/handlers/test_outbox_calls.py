@@ -1,4 +1,4 @@
-"""The outbox without a worker: calls that are gathered, cancelled or closed, and a settle that fails or comes too late."""
+"""The outbox without a worker: calls that are gathered or closed, and a settle that fails or comes too late."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -68,7 +68,7 @@ async def test_cancelled_call_raises_in_its_task(inbox: Inbox) -> None:
 
 
 async def test_call_can_be_closed_before_and_after_its_start(inbox: Inbox) -> None:
-    outbox, leased = await open_outbox(inbox)
+    outbox, _ = await open_outbox(inbox)
     ended: list[str] = []
 
     async def wait() -> bool:

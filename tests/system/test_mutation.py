@@ -1,4 +1,4 @@
-"""Mutation testing: the stored score covers every group, and the runner makes mutants that change what the code does."""
+"""Mutation testing: the stored score covers every group, and the mutants change what the code does."""
 
 import json
 import tomllib
@@ -29,8 +29,10 @@ def grade(points, least=1):
 '''
 
 
-def test_score_covers_the_seven_groups() -> None:
-    assert list(TARGETS) == list(SCORE["groups"]) == GROUPS
+def test_score_covers_the_seven_groups_and_is_a_result_for_the_page() -> None:
+    assert list(TARGETS) == list(SCORE["groups"]) == [name for name, _ in SCORE["facts"]] == GROUPS
+    assert SCORE["ok"] is True and SCORE["seconds"] > 0
+    assert {"title", "statement", "command"} <= SCORE.keys()
 
 
 @pytest.mark.parametrize("name", GROUPS)

@@ -13,7 +13,7 @@ from oncehook.worker.wakeups import no_announcement
 from tests.support.events import Rows
 from tests.support.processor import Heard, lease, listen, wakes_within
 from tests.support.waiting import hang
-from tests.support.work import HISTORY, QUICK, STATES, claim
+from tests.support.work import HISTORY, QUICK, STATES
 
 pytestmark = pytest.mark.anyio
 

@@ -125,13 +125,20 @@ class Gate:
         return result
 
 
-@pytest.mark.parametrize("batch", [None, 10])
+@pytest.mark.parametrize(("batch", "fails"), [(None, "handler"), (10, "handler"), (None, "commit")])
 async def test_stop_does_not_interrupt_a_rollback(
-    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, insert: str, batch: int | None
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, insert: str, batch: int | None, fails: str
 ) -> None:
     async def paid(given: Any, tx: Any) -> None:
         await tx.execute(insert, "evt_1", "written")
-        raise ValueError("no")
+        if fails == "handler":
+            raise ValueError("no")
+
+    async def fail(outbox: Outbox, settled: object) -> bool:
+        raise ConnectionError("the commit failed")
+
+    if fails == "commit":
+        monkeypatch.setattr(Outbox, "settle", fail)
 
     register: Any = inbox.on
     register("stripe", "invoice.paid", batch=batch)(paid)
@@ -178,3 +185,25 @@ async def test_second_cancellation_does_not_interrupt_the_release(
     await eventually(lambda: rows(STATES) == [("evt_1", "received", 0, None, None)], "the receipt is released")
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_stop_while_a_batch_reruns_releases_the_receipts_that_did_not_run(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @inbox.on("stripe", "invoice.paid", batch=10)
+    async def paid(events: list[Event]) -> None:
+        if len(events) > 1:
+            raise ValueError("one by one, please")
+
+    leased, (processor, _) = await lease(inbox, "evt_1", "evt_2"), listen(inbox)
+    handler = inbox._runtime.handlers.find("stripe", "invoice.paid", "main")
+    assert handler is not None
+    gate = Gate(inbox._runtime.store.leases.settle)
+    monkeypatch.setattr(inbox._runtime.store.leases, "settle", gate.call)
+    task = asyncio.create_task(processor.process_batch(handler, leased))
+    await gate.entered.wait()
+    task.cancel()  # the first receipt is being settled, which is not interrupted
+    gate.open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [row[:3] for row in rows(STATES)] == [("evt_1", "processed", 1), ("evt_2", "received", 0)]
