@@ -106,7 +106,8 @@ class MutationSession:
             _run_until_failure(session, items, limits, answer)
 
         began = time.monotonic()
-        answer = _fork(run, 5 + sum(limits)) if items else {"killed_by": None, "timeout": False}
+        unreached: dict[str, Any] = {"killed_by": None, "timeout": False}
+        answer = _fork(run, 5 + sum(limits)) if items else unreached
         answer = answer or {"killed_by": "the process ended without an answer", "timeout": True}
         self.runs.append(Run(mutant.name, answer["killed_by"], answer["timeout"], time.monotonic() - began))
         how = "killed" if answer["killed_by"] else "SURVIVED" if items else "SURVIVED, no test reaches it"

@@ -15,6 +15,7 @@ from oncehook.effects.effect import EffectRegistry
 from oncehook.effects.relay import Relay
 from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.retry import Fail, Postpone
+from oncehook.observability import signals
 from oncehook.store.rows import EffectTarget
 from tests.support.effects import record
 from tests.support.events import Rows
@@ -115,7 +116,7 @@ async def test_relay_without_functions_leases_nothing(sending: Inbox, monkeypatc
     made = make_relay(sending)
     made.effects = EffectRegistry()
     with monkeypatch.context() as patched:
-        patched.setattr(relay.signals, "emit", None)  # it would report that the database does not answer
+        patched.setattr(signals, "emit", None)  # it would report that the database does not answer
         assert await made._lease() == 0
 
 
@@ -154,12 +155,12 @@ async def test_attempt_whose_result_is_unknown_is_not_recorded(sending: Inbox, m
     async def unknown(settled: SettledEffect) -> None:
         return None
 
-    monkeypatch.setattr(relay.signals, "record_effect_attempt", lambda *facts: recorded.append(facts))
+    monkeypatch.setattr(signals, "record_effect_attempt", lambda *facts: recorded.append(facts))
     monkeypatch.setattr(made.settler, "settle", unknown)
     await made._run(leased)
     assert recorded == []
     monkeypatch.undo()
-    monkeypatch.setattr(relay.signals, "record_effect_attempt", lambda *facts: recorded.append(facts))
+    monkeypatch.setattr(signals, "record_effect_attempt", lambda *facts: recorded.append(facts))
     await made._run(leased)
     assert [(facts[0].id, facts[1].status, facts[2]) for facts in recorded] == [(leased.id, EffectState.DONE, True)]
 
@@ -186,7 +187,7 @@ async def test_rescue_reads_every_page_and_counts_what_it_settled(
     first = ids[0]
     monkeypatch.setattr(sending._runtime.store.effects, "expired", note_page)
     monkeypatch.setattr(sending._runtime.store.effects, "settle", lose_one)
-    monkeypatch.setattr(relay.signals, "record_expired_effect_lease", lambda row, settled: logged.append(row.id))
+    monkeypatch.setattr(signals, "record_expired_effect_lease", lambda row, settled: logged.append(row.id))
     assert await make_relay(sending).rescue() == 4
     assert pages == [(200, after) for after in (0, ids[1], ids[3], ids[4])]
     assert logged == ids[1:]
@@ -209,13 +210,13 @@ async def test_effect_whose_process_died_wakes_the_relay_and_an_unknown_one_is_r
     await record(sending, "evt_1", "evt_2")
     made = make_relay(sending)
     await made._check_waiting()
-    assert not made._has_crashed and not made._wakeup.is_set()
+    assert (made._has_crashed, made._wakeup.is_set()) == (False, False)
     await expire(sending, rows, 1)
     await made.rescue()
     rows("UPDATE webhook_effects SET next_attempt_at = NULL RETURNING id")
     emitted.clear()
     await made._check_waiting()
-    assert made._has_crashed and made._wakeup.is_set() and emitted == []
+    assert (made._has_crashed, made._wakeup.is_set(), emitted) == (True, True, [])
     assert await made._lease() == 1, "it runs in isolation"
     assert await made._lease() == 0, "nothing else starts meanwhile"
     await eventually(lambda: not made._running, "the quarantined effect ended")
@@ -237,7 +238,7 @@ async def test_stop_cancels_the_rescue_and_closes_the_task_queues(
             closed.append("queue")
 
     register(sending)
-    monkeypatch.setitem(sending._runtime.effects.task_queues, "tasks", Queue())  # type: ignore[arg-type]
+    monkeypatch.setitem(sending._runtime.effects.task_queues, "tasks", Queue())
     made = make_relay(sending)
     made.start()
     await made.stop(1.0)

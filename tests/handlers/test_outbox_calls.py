@@ -219,9 +219,9 @@ async def test_second_cancellation_does_not_interrupt_the_rollback(
 
 async def test_outbox_gives_the_connection_of_its_transaction(inbox: Inbox) -> None:
     outbox, _ = await open_outbox(inbox)
-    assert not outbox.used
+    used = [outbox.used]
     assert await outbox.connection() is not None
-    assert outbox.used
+    assert [*used, outbox.used] == [False, True]
     await outbox.rollback()
 
 

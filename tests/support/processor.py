@@ -34,7 +34,7 @@ class RecordingFeed(DatabaseFeed):
 def listen(inbox: Inbox) -> tuple[Processor, Heard]:
     """Start the processor of an inbox, and record what it tells."""
     processor, heard = inbox._runtime.start_processor(), Heard()
-    feed = RecordingFeed(inbox._runtime.store.leases, "test", 30.0, 1.0, (), lambda: inbox._runtime.handlers.handled())
+    feed = RecordingFeed(inbox._runtime.store.leases, "test", 30.0, 1.0, (), lambda: inbox._runtime.handlers.handled)
     feed.heard = heard
     processor.observers["main"] = feed
 
