@@ -25,6 +25,9 @@ class Proxy:
         self._flowing.set()
         self._refusing = False
         self._vanished = False
+        self._delay = 0.0
+        self.unanswered = 0
+        """How many connections ended while the client waited for a reply: it cannot know what the server did."""
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
@@ -65,6 +68,10 @@ class Proxy:
     def accept(self) -> None:
         self._refusing = False
 
+    def slow(self, seconds: float) -> None:
+        """Forward each reply only after this time."""
+        self._delay = seconds
+
     def _arm(self, marker: bytes, kind: str) -> None:
         self.lost.clear()
         self._fault = marker, kind
@@ -74,6 +81,7 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
         tasks: list[asyncio.Task[None]] = []
+        waiting = asyncio.Event()
         try:
             if self._refusing:
                 return
@@ -81,9 +89,10 @@ class Proxy:
             ends.append(to_server)
             self._open.update(ends)
             losing = asyncio.Event()
-            tasks.append(asyncio.create_task(self._up(reader, to_server, writer, losing)))
-            tasks.append(asyncio.create_task(self._down(from_server, writer, losing)))
+            tasks.append(asyncio.create_task(self._up(reader, to_server, writer, losing, waiting)))
+            tasks.append(asyncio.create_task(self._down(from_server, writer, losing, waiting)))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self.unanswered += waiting.is_set() and tasks[1].done()  # the server ended it, or a fault its reply
             if self._vanished:
                 await asyncio.wait(tasks[1:])  # until the server ends it, or the test
         finally:
@@ -100,6 +109,7 @@ class Proxy:
         to_server: asyncio.StreamWriter,
         to_client: asyncio.StreamWriter,
         losing: asyncio.Event,
+        waiting: asyncio.Event,
     ) -> None:
         seen = b""
         while chunk := await reader.read(CHUNK):
@@ -111,6 +121,7 @@ class Proxy:
                 return
             if kind == "reply":
                 losing.set()
+            waiting.set()
             to_server.write(chunk)
             await to_server.drain()
             if kind == "leave":
@@ -118,13 +129,22 @@ class Proxy:
                 self.lost.set()
                 await asyncio.Event().wait()  # the server's connection stays open, so that it finishes the statement
 
-    async def _down(self, reader: asyncio.StreamReader, to_client: asyncio.StreamWriter, losing: asyncio.Event) -> None:
+    async def _down(
+        self,
+        reader: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        losing: asyncio.Event,
+        waiting: asyncio.Event,
+    ) -> None:
         while chunk := await reader.read(CHUNK):
             if not self._vanished:
                 await self._flowing.wait()
+            if self._delay:
+                await asyncio.sleep(self._delay)
             if losing.is_set() or self._meets(chunk, answer=True):
                 self.lost.set()
                 return
+            waiting.clear()
             to_client.write(chunk)
             await to_client.drain()
 

@@ -68,6 +68,8 @@ class Postgres:
         self._dropping = ThreadPoolExecutor(1)
         self._migrated = ""
         self._as: dict[str, Any] = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
+        self.environment: dict[str, str] = {}
+        """Variables for the server besides those of this process."""
 
     @classmethod
     def shared(cls, folder: Path) -> "Postgres":
@@ -135,6 +137,7 @@ class Postgres:
                 stderr=log,
                 cwd="/",
                 start_new_session=True,
+                env={**os.environ, **self.environment},
                 **self._as,
             )
         self._wait()

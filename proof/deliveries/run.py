@@ -1,0 +1,136 @@
+"""One run: senders and faults at the same time, then the check."""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from proof.deliveries.kinds import IN_TRAFFIC
+from proof.deliveries.plan import Plan, make_plan
+from proof.deliveries.schedule import Schedule
+from proof.deliveries.senders import Answers, Traffic
+from proof.deliveries.verdict import UNFINISHED, problems_of
+from proof.deliveries.world import World, make_world
+from tests.support.servers import run_sql
+
+SETTLE_SECONDS = 180.0
+"""How long events may take to be processed after the last fault."""
+
+
+@dataclass
+class Options:
+    database: str
+    deliveries: int
+    seed: int
+    rate: float
+    kinds: frozenset[str]
+    keep: bool = False
+
+
+@dataclass
+class Outcome:
+    """The figures of a run, and the violations that were found."""
+
+    options: Options
+    plan: Plan
+    answers: Answers
+    applied: dict[str, int]
+    exits: Counter[int]
+    unanswered: int
+    problems: list[str]
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        answers = self.answers
+        return {
+            "deliveries": len(self.plan.deliveries),
+            "events": self.plan.events,
+            "duplicates": self.plan.duplicates,
+            "reordered": self.plan.reordered,
+            "acked": answers.acks,
+            "refused": sum(answers.refused.values()),
+            "ambiguous": answers.ambiguous,
+            "unreachable": answers.unreachable,
+            "lost_database_replies": self.unanswered,
+            "faults": self.applied,
+            "exits": {str(code): count for code, count in sorted(self.exits.items())},
+            "seed": self.options.seed,
+            "database": self.options.database,
+            "problems": self.problems,
+        }
+
+
+async def run(options: Options, say: Callable[[str], None]) -> Outcome:
+    """Deliver everything under faults, let the inbox finish, and check the result."""
+    began = time.monotonic()
+    plan = make_plan(options.seed, options.deliveries, misdeeds_of(options))
+    async with make_world(options.database) as world:
+        await _until_ready(world)
+        traffic = Traffic(plan, world, options.rate, leaves="F6" in options.kinds)
+        schedule = Schedule(world, options.kinds, options.seed, say)
+        faults = asyncio.create_task(schedule.run())
+        progress = asyncio.create_task(_report(traffic, say))
+        try:
+            await traffic.run()
+            schedule.is_over = True
+            await faults
+        finally:
+            progress.cancel()
+            faults.cancel()
+        await _until_finished(world, say)
+        problems = [*(await _stop(world)), *(await asyncio.to_thread(problems_of, world, plan, traffic.answers))]
+        applied = dict(schedule.applied) | _in_traffic(plan, traffic.answers)
+        exits = sum((slot.exits for slot in world.slots), Counter[int]())
+        unanswered = world.proxy.unanswered if world.proxy else 0
+        if problems:
+            for slot in world.slots:
+                say(f"the log of {slot.name} ends with:\n{slot.log.read_text(errors='replace')[-1500:]}")
+    applied = {kind: applied[kind] for kind in sorted(applied, key=lambda kind: int(kind[1:])) if applied[kind]}
+    seconds = time.monotonic() - began
+    return Outcome(options, plan, traffic.answers, applied, exits, unanswered, problems, seconds)
+
+
+def misdeeds_of(options: Options) -> frozenset[str]:
+    names = {name for kind, misdeeds in IN_TRAFFIC.items() if kind in options.kinds for name in misdeeds}
+    return frozenset(names - {"deadlock", "serialization"} if options.database == "sqlite" else names)
+
+
+def _in_traffic(plan: Plan, answers: Answers) -> dict[str, int]:
+    counts = Counter(plan.misdeeds.values())
+    applied = {kind: sum(counts[name] for name in misdeeds) for kind, misdeeds in IN_TRAFFIC.items()}
+    return applied | {"F6": answers.left}
+
+
+async def _until_ready(world: World) -> None:
+    for slot in world.slots:
+        while slot.process is None or (slot.is_server and slot.port is None):
+            await asyncio.sleep(0.05)
+
+
+async def _report(traffic: Traffic, say: Callable[[str], None]) -> None:
+    while True:
+        await asyncio.sleep(10)
+        answers = traffic.answers
+        say(
+            f"{traffic.done:,} of {len(traffic.plan.deliveries):,} deliveries acked, "
+            f"{sum(answers.refused.values()):,} refused, {answers.ambiguous:,} ambiguous"
+        )
+
+
+async def _until_finished(world: World, say: Callable[[str], None]) -> None:
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while (waiting := run_sql(world.database, UNFINISHED)[0][0]) and time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+    say(f"{waiting:,} events are unfinished" if waiting else "every event is processed")
+
+
+async def _stop(world: World) -> list[str]:
+    codes = dict(zip([s.name for s in world.slots], await asyncio.gather(*(s.stop() for s in world.slots)), strict=True))
+    return [f"{name} ended with {code} at SIGTERM" for name, code in codes.items() if code]
+
+
+def say_to_people(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
