@@ -1,35 +1,69 @@
 """Runs deliveries under faults: real processes on a real database, and a check of what is left.
 
-python -m proof.deliveries                               100,000 deliveries on PostgreSQL, about three minutes
-python -m proof.deliveries --database sqlite --deliveries 20000
-python -m proof.deliveries --kinds F8 --deliveries 20000
+python -m proof.deliveries                                          100,000 deliveries on PostgreSQL, 23 kinds of faults
+python -m proof.deliveries --database sqlite --deliveries 20000     the same on SQLite
+python -m proof.deliveries --kills 20 --deliveries 20000            kill -9 of PostgreSQL, 20 times
 """
 
 import argparse
 import asyncio
 import random
 import sys
+from collections.abc import Callable
 
 import uvloop
 
-from proof.deliveries.run import Options, Outcome, run, say_to_people
-
-ALL = frozenset(f"F{number}" for number in range(1, 27))
+from proof.deliveries.kinds import NAMES
+from proof.deliveries.result import command_of, result_of
+from proof.deliveries.run import Options, run, say_to_people
+from proof.results import write_result
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m proof.deliveries", description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--deliveries", type=int, default=100_000)
-    parser.add_argument("--database", choices=("postgres", "sqlite"), default="postgres")
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--rate", type=float, default=700.0)
-    parser.add_argument("--kinds", type=lambda text: frozenset(text.split(",")), default=ALL)
-    o = parser.parse_args()
-    options = Options(o.database, o.deliveries, random.randrange(2**32) if o.seed is None else o.seed, o.rate, o.kinds)
+    options = read_options()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         outcome = runner.run(run(options, say_to_people))
-    print(outcome.as_json(), outcome.seconds)
+    result = result_of(outcome)
+    print("\n".join(f"{label}: {value}" for label, value in result["facts"]))
+    write_result(options.name, result)
+    if outcome.problems:
+        print("\n".join(["", *outcome.problems, f"Repeat it with: {command_of(options)}"]), file=sys.stderr)
     return int(bool(outcome.problems))
+
+
+def read_options() -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m proof.deliveries", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--deliveries", type=_at_least(100), default=100_000, help="how many are sent (default 100000)")
+    parser.add_argument("--database", choices=("postgres", "sqlite"), default="postgres")
+    parser.add_argument("--seed", type=int, help="the seed of a former run (default: a new one)")
+    parser.add_argument("--rate", type=_at_least(1), default=1500, help="deliveries per second at most (default 1500)")
+    parser.add_argument("--kinds", type=_kinds, default=NAMES, help="only these kinds of faults, such as F1,F8")
+    parser.add_argument("--kills", type=_at_least(1), help="only kill -9 of PostgreSQL, at least this many times")
+    read = parser.parse_args()
+    if read.kills is not None and read.database != "postgres":
+        parser.error("--kills needs --database postgres")
+    seed = random.SystemRandom().randrange(2**32) if read.seed is None else read.seed
+    kinds = read.kinds if read.kills is None else frozenset({"F8"})
+    return Options(read.database, read.deliveries, seed, read.rate, kinds, read.kills)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is too few: expected at least {least}")
+        return number
+
+    return parse
+
+
+def _kinds(text: str) -> frozenset[str]:
+    kinds = frozenset(text.split(","))
+    if unknown := sorted(kinds - NAMES):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is no kind of fault: expected F1 to F26, such as F1,F8")
+    return kinds
 
 
 if __name__ == "__main__":

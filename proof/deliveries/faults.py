@@ -5,7 +5,7 @@ import random
 import signal
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,9 +33,12 @@ class Fault:
     apply: Apply
     postgres: bool = True
     sqlite: bool = True
+    needs: str | None = None
+    """The part of the world that it acts on."""
 
     def fits(self, world: World) -> bool:
-        return self.postgres if world.is_postgres else self.sqlite
+        is_there = self.needs is None or getattr(world, self.needs) is not None
+        return is_there and (self.postgres if world.is_postgres else self.sqlite)
 
 
 async def _restarted(slot: Slot, before: object) -> None:
@@ -176,7 +179,7 @@ async def exhaust_connections(world: World, _: random.Random) -> bool:
 
 async def pin_xmin(world: World, _: random.Random) -> bool:
     """Keep a snapshot open, so that no dead row can be removed."""
-    connection = await asyncio.to_thread(psycopg.connect, world.database)
+    connection = await asyncio.to_thread(lambda: psycopg.connect(world.database))
     with closing(connection):
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         await asyncio.to_thread(connection.execute, "SELECT count(*) FROM webhook_receipts")
@@ -192,7 +195,7 @@ async def restart_pooler(world: World, _: random.Random) -> bool:
 
 
 @asynccontextmanager
-async def _recovering(world: World):  # type: ignore[no-untyped-def]
+async def _recovering(world: World) -> AsyncIterator[None]:
     """A disk fault may end PostgreSQL. Afterwards it is started again, as a service manager does it."""
     try:
         yield
@@ -251,8 +254,8 @@ PROCESSES = (
     Fault("F1", partial(end_process, signal.SIGKILL)),
     Fault("F2", partial(end_process, signal.SIGTERM)),
     Fault("F3", stop_process),
-    Fault("F16", skew_clock),
-    Fault("F20", disturb_redis),
+    Fault("F16", skew_clock, needs="disk"),
+    Fault("F20", disturb_redis, needs="redis"),
     Fault("F26", take_descriptors),
 )
 DATABASES = (
@@ -262,12 +265,12 @@ DATABASES = (
     Fault("F10", lose_reply, sqlite=False),
     Fault("F11", partition, sqlite=False),
     Fault("F12", slow_database, sqlite=False),
-    Fault("F13", fill_disk),
-    Fault("F14", fail_sync),
+    Fault("F13", fill_disk, needs="disk"),
+    Fault("F14", fail_sync, needs="disk"),
     Fault("F18", lock_file, postgres=False),
     Fault("F19", exhaust_connections, sqlite=False),
     Fault("F23", pin_xmin, sqlite=False),
-    Fault("F25", restart_pooler, sqlite=False),
+    Fault("F25", restart_pooler, sqlite=False, needs="bouncer"),
 )
 LANES = (PROCESSES, DATABASES)
 """A fault of each lane goes on at a time."""

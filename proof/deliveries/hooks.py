@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import resource
 import time
+from pathlib import Path
 from typing import Any
 
 from oncehook import Event, Inbox, Retry
@@ -65,3 +67,16 @@ async def misbehave(misdeed: str, tx: Any) -> None:
                 os.closerange(3, 1024)  # the connections too, which are also those of this process
                 os._exit(0)
             os.waitpid(child, 0)
+        case "memory":
+            allocate_too_much()
+
+
+def allocate_too_much() -> None:
+    """Need a gigabyte when the process may have 64 MB more."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, before[1]))
+    try:
+        bytearray(2**30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -11,10 +11,10 @@ VERSIONS = 10
 DUPLICATES, REORDERED = 0.3, 0.1
 """Shares of all deliveries."""
 
-_LATE = 0.2
+_LATE = 0.22
 """The share of events that are sent late. Not all of them end up behind a later version of their object."""
 
-MISDEEDS = {"block": 10, "hang": 10, "deadlock": 40, "serialization": 40, "abort": 8, "fork": 40}
+MISDEEDS = {"block": 10, "hang": 10, "deadlock": 40, "serialization": 40, "abort": 8, "fork": 40, "memory": 20}
 """How often handlers misbehave in 100,000 deliveries, at the first attempt of an event."""
 
 

@@ -17,6 +17,7 @@ from tests.support import ROOT
 from tests.support.serve import ONCEHOOK
 
 APP = "proof.deliveries.hooks:inbox"
+UNEXPECTED = "ended by itself"
 START_SECONDS, STOP_SECONDS = 60.0, 40.0
 
 
@@ -27,7 +28,10 @@ class Slot:
         self.name = name
         self.port: int | None = None
         """The port of an `oncehook serve` that listens."""
-        self.exits: Counter[int] = Counter()
+        self.exits: Counter[str] = Counter()
+        """How often its processes ended, with their exit codes."""
+        self.told = False
+        """Whether a signal of the run ends the process."""
         self.log = folder / f"{name}.log"
         self.clock = folder / f"{name}.clock"
         self.command = [str(ONCEHOOK), *command]
@@ -53,21 +57,27 @@ class Slot:
     @property
     def descriptors(self) -> int:
         assert self.process is not None
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     async def run(self) -> None:
         """Start the process again and again until `is_over`."""
         while not self.is_over:
-            await self._start()
+            self.told = False
+            is_ready = await self._start()
             assert self.process is not None
             while (code := self.process.poll()) is None:
                 await asyncio.sleep(0.05)
             self.port = None
-            self.exits[code] += 1
-            if code == 1:
-                await asyncio.sleep(0.5)  # it did not start, because its database is down
+            self.exits[self._reason(code) if is_ready else "did not start"] += 1
+            await asyncio.sleep(0.0 if is_ready else 1.0)  # it did not start: its database is down
 
-    async def _start(self) -> None:
+    def _reason(self, code: int) -> str:
+        if self.told:
+            return f"ended by a signal, {code}"
+        return "aborted by its handler" if code == -signal.SIGABRT else f"{UNEXPECTED}, {code}"
+
+    async def _start(self) -> bool:
+        """Start the process. Returns whether it said that it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, cwd=ROOT, env=self.environment, start_new_session=True
@@ -78,16 +88,18 @@ class Slot:
                 log.seek(begin)
                 text = log.read().decode(errors="replace")
             if "Oncehook worker" in text:
-                return
+                return True
             if found := re.search(r"http://127\.0\.0\.1:(\d+)", text):
                 self.port = int(found[1])
-                return
+                return True
             if time.monotonic() > deadline:
                 sys.exit(f"{self.name} did not start: {text[-2000:]}")
             await asyncio.sleep(0.05)
+        return False
 
     def send(self, number: signal.Signals) -> None:
         if self.process is not None and self.process.poll() is None:
+            self.told = self.told or number in (signal.SIGKILL, signal.SIGTERM)
             self.process.send_signal(number)
 
     async def stop(self) -> int:

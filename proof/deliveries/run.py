@@ -4,12 +4,12 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from proof.deliveries.kinds import IN_TRAFFIC
+from proof.deliveries.kinds import MISDEEDS
 from proof.deliveries.plan import Plan, make_plan
+from proof.deliveries.processes import UNEXPECTED
 from proof.deliveries.schedule import Schedule
 from proof.deliveries.senders import Answers, Traffic
 from proof.deliveries.verdict import UNFINISHED, problems_of
@@ -27,7 +27,15 @@ class Options:
     seed: int
     rate: float
     kinds: frozenset[str]
-    keep: bool = False
+    kills: int | None = None
+    """The run only kills PostgreSQL, at least this many times."""
+
+    @property
+    def name(self) -> str:
+        """The name of its result."""
+        if self.kills is not None:
+            return "database-kills"
+        return "deliveries" if self.database == "postgres" else "deliveries-sqlite"
 
 
 @dataclass
@@ -38,29 +46,10 @@ class Outcome:
     plan: Plan
     answers: Answers
     applied: dict[str, int]
-    exits: Counter[int]
+    exits: Counter[str]
     unanswered: int
     problems: list[str]
     seconds: float
-
-    def as_json(self) -> dict[str, Any]:
-        answers = self.answers
-        return {
-            "deliveries": len(self.plan.deliveries),
-            "events": self.plan.events,
-            "duplicates": self.plan.duplicates,
-            "reordered": self.plan.reordered,
-            "acked": answers.acks,
-            "refused": sum(answers.refused.values()),
-            "ambiguous": answers.ambiguous,
-            "unreachable": answers.unreachable,
-            "lost_database_replies": self.unanswered,
-            "faults": self.applied,
-            "exits": {str(code): count for code, count in sorted(self.exits.items())},
-            "seed": self.options.seed,
-            "database": self.options.database,
-            "problems": self.problems,
-        }
 
 
 async def run(options: Options, say: Callable[[str], None]) -> Outcome:
@@ -70,38 +59,41 @@ async def run(options: Options, say: Callable[[str], None]) -> Outcome:
     async with make_world(options.database) as world:
         await _until_ready(world)
         traffic = Traffic(plan, world, options.rate, leaves="F6" in options.kinds)
-        schedule = Schedule(world, options.kinds, options.seed, say)
+        schedule = Schedule(traffic, options.kinds, options.kills or 1, say)
         faults = asyncio.create_task(schedule.run())
         progress = asyncio.create_task(_report(traffic, say))
         try:
             await traffic.run()
-            schedule.is_over = True
             await faults
         finally:
             progress.cancel()
             faults.cancel()
         await _until_finished(world, say)
-        problems = [*(await _stop(world)), *(await asyncio.to_thread(problems_of, world, plan, traffic.answers))]
-        applied = dict(schedule.applied) | _in_traffic(plan, traffic.answers)
-        exits = sum((slot.exits for slot in world.slots), Counter[int]())
+        problems = [
+            *_unexpected(world),
+            *(await _stop(world)),
+            *(await asyncio.to_thread(problems_of, world, plan, traffic.answers)),
+        ]
+        counts = schedule.applied + _in_traffic(plan, traffic.answers)
+        exits = sum((slot.exits for slot in world.slots), Counter[str]())
         unanswered = world.proxy.unanswered if world.proxy else 0
         if problems:
             for slot in world.slots:
                 say(f"the log of {slot.name} ends with:\n{slot.log.read_text(errors='replace')[-1500:]}")
-    applied = {kind: applied[kind] for kind in sorted(applied, key=lambda kind: int(kind[1:])) if applied[kind]}
+    applied = {kind: counts[kind] for kind in sorted(counts, key=lambda kind: int(kind[1:]))}
     seconds = time.monotonic() - began
     return Outcome(options, plan, traffic.answers, applied, exits, unanswered, problems, seconds)
 
 
 def misdeeds_of(options: Options) -> frozenset[str]:
-    names = {name for kind, misdeeds in IN_TRAFFIC.items() if kind in options.kinds for name in misdeeds}
+    names = {name for kind, misdeeds in MISDEEDS.items() if kind in options.kinds for name in misdeeds}
     return frozenset(names - {"deadlock", "serialization"} if options.database == "sqlite" else names)
 
 
-def _in_traffic(plan: Plan, answers: Answers) -> dict[str, int]:
+def _in_traffic(plan: Plan, answers: Answers) -> Counter[str]:
     counts = Counter(plan.misdeeds.values())
-    applied = {kind: sum(counts[name] for name in misdeeds) for kind, misdeeds in IN_TRAFFIC.items()}
-    return applied | {"F6": answers.left}
+    applied = Counter({kind: sum(counts[name] for name in misdeeds) for kind, misdeeds in MISDEEDS.items()})
+    return applied + Counter({"F6": answers.left})
 
 
 async def _until_ready(world: World) -> None:
@@ -128,8 +120,17 @@ async def _until_finished(world: World, say: Callable[[str], None]) -> None:
 
 
 async def _stop(world: World) -> list[str]:
-    codes = dict(zip([s.name for s in world.slots], await asyncio.gather(*(s.stop() for s in world.slots)), strict=True))
+    codes = dict(
+        zip([s.name for s in world.slots], await asyncio.gather(*(s.stop() for s in world.slots)), strict=True)
+    )
     return [f"{name} ended with {code} at SIGTERM" for name, code in codes.items() if code]
+
+
+def _unexpected(world: World) -> Iterator[str]:
+    for slot in world.slots:
+        yield from (
+            f"{slot.name} {reason}, {count} times" for reason, count in slot.exits.items() if UNEXPECTED in reason
+        )
 
 
 def say_to_people(text: str) -> None:

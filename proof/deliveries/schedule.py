@@ -7,29 +7,40 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from proof.deliveries.faults import LANES, Fault
-from proof.deliveries.world import World
+from proof.deliveries.senders import Traffic
+
+GAPS = 45
+"""Between two faults of a lane, a share of all deliveries is acked, so that a run has about this many of them."""
+
+LONGEST_GAP_SECONDS = 10.0
 
 
 class Schedule:
-    """Applies faults until it is told to stop, and at least until each has had an effect."""
+    """Applies faults until all is delivered, and until each fault had an effect `times` times."""
 
-    def __init__(self, world: World, kinds: frozenset[str], seed: int, say: Callable[[str], None]) -> None:
-        self.world, self.seed, self.say = world, seed, say
-        self.lanes = [[fault for fault in lane if fault.kind in kinds and fault.fits(world)] for lane in LANES]
+    def __init__(self, traffic: Traffic, kinds: frozenset[str], times: int, say: Callable[[str], None]) -> None:
+        self.traffic, self.times, self.say = traffic, times, say
+        self.lanes = [[fault for fault in lane if fault.kind in kinds and fault.fits(traffic.world)] for lane in LANES]
         self.applied: Counter[str] = Counter()
-        self.is_over = False
 
     async def run(self) -> None:
         await asyncio.gather(*(self._run_lane(number, lane) for number, lane in enumerate(self.lanes) if lane))
 
     async def _run_lane(self, number: int, lane: Sequence[Fault]) -> None:
-        chance = random.Random(f"{self.seed}/lane/{number}")
+        chance = random.Random(f"{self.traffic.plan.seed}/lane/{number}")
         while True:
             for fault in chance.sample(lane, len(lane)):
-                if self.is_over and all(self.applied[each.kind] for each in lane):
+                await self._until_more(chance)
+                if self.traffic.is_over and all(self.applied[each.kind] >= self.times for each in lane):
                     return
-                await asyncio.sleep(chance.uniform(0.1, 0.6))
                 began = time.monotonic()
-                had_effect = await fault.apply(self.world, chance)
+                had_effect = await fault.apply(self.traffic.world, chance)
                 self.applied[fault.kind] += had_effect
                 self.say(f"{fault.kind} for {time.monotonic() - began:.1f} s{'' if had_effect else ', without effect'}")
+
+    async def _until_more(self, chance: random.Random) -> None:
+        share = len(self.traffic.plan.deliveries) / max(GAPS, self.times)
+        goal = self.traffic.done + share * chance.uniform(0.2, 1.2)
+        deadline = time.monotonic() + LONGEST_GAP_SECONDS
+        while self.traffic.done < goal and not self.traffic.is_over and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)

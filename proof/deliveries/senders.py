@@ -1,4 +1,4 @@
-"""Senders over connections that stay open. Each delivery is repeated until it has a 2xx, and every answer is counted."""
+"""Senders over connections that stay open. They repeat each delivery until it has a 2xx, and count every answer."""
 
 import asyncio
 import random
@@ -44,12 +44,14 @@ class Traffic:
         self.expected = EXPECTED if world.is_postgres else (*EXPECTED, 400)
         self.answers = Answers()
         self.done = 0
+        self.is_over = False
         self._next = iter(enumerate(plan.deliveries))
         self._began = 0.0
 
     async def run(self) -> None:
         self._began = time.monotonic()
         await asyncio.gather(*(Sender(self, number).run() for number in range(SENDERS)))
+        self.is_over = True
 
     async def next_event(self) -> int | None:
         index, number = next(self._next, (0, None))

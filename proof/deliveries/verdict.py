@@ -75,7 +75,9 @@ def _fsck(world: World) -> Iterator[str]:
     config = world.folder / "serve-1.toml"
     direct = world.folder / "fsck.toml"
     lines = config.read_text().splitlines()
-    direct.write_text("\n".join([f'database = "{world.database}"', *(x for x in lines if not x.startswith("database"))]))
+    direct.write_text(
+        "\n".join([f'database = "{world.database}"', *(x for x in lines if not x.startswith("database"))])
+    )
     done = subprocess.run([ONCEHOOK, "fsck", "--config", direct], capture_output=True, text=True, check=False)
     if done.returncode:
         yield f"oncehook fsck found violations: {done.stdout[-3000:]}{done.stderr[-1000:]}"

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proof.deliveries.tables import KEYS, TABLES
 from proof.deliveries.processes import APP, Slot, preload
+from proof.deliveries.tables import KEYS, TABLES
 from tests.faults.power import compile_library
 from tests.support import programs
 from tests.support.events import STRIPE_SECRET
@@ -70,7 +70,8 @@ class World:
     def failing_syncs(self) -> int:
         """How many syncs are still to fail."""
         assert self.disk is not None
-        return max(0, struct.unpack("<qq", self.disk.read_bytes())[1])
+        remaining: int = struct.unpack("<qq", self.disk.read_bytes())[1]
+        return max(0, remaining)
 
     def add(self, name: str, command: str, database: str, libraries: list[Path], *, with_app: bool = True) -> None:
         redis = f'redis = "{self.redis.url}"' if self.redis is not None and command == "serve" else ""
@@ -81,7 +82,8 @@ class World:
             name,
             self.folder,
             [command, *([APP] if with_app else []), "--config", str(config), *_port(command)],
-            environment | preload(libraries, CLOCK_OFFSET=self.folder / f"{name}.clock", DISK_FAULT=self.folder / "disk"),
+            environment
+            | preload(libraries, CLOCK_OFFSET=self.folder / f"{name}.clock", DISK_FAULT=self.folder / "disk"),
         )
         slot.set_clock(0)
         self.slots.append(slot)
