@@ -36,6 +36,7 @@ from oncehook.receiver.ack import ERRORS
 from oncehook.testing.crash_points import CRASH_POINTS, Call, InHandler, Statement, Where
 from oncehook.web import settings as dashboard
 from oncehook.web.api import ENDPOINTS
+from proof.deliveries.kinds import KINDS
 from proof.planted.bugs import read_all as read_bugs
 
 ROOT = Path(__file__).parent.parent
@@ -304,6 +305,24 @@ def planted_bugs_table(*, known: bool) -> str:
     return table(("bug", "what is broken", "what it breaks", "caught by"), rows)
 
 
+def fault_kinds_table() -> str:
+    databases = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+    rows = [
+        (
+            kind.name,
+            _upper_first(kind.what),
+            ", ".join(databases[name] for name in kind.runs) or "no",
+            "<br>".join(f"`{test.replace('::', '` `')}`" for test in kind.tests),
+        )
+        for kind in KINDS
+    ]
+    return table(("kind", "fault", "in the run", "also shown by"), rows)
+
+
+def _upper_first(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _where(where: Where) -> str:
     if isinstance(where, Statement):
         follows = "" if where.follows is None else f" of `{where.follows}`"
@@ -358,6 +377,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "planted-known": partial(planted_bugs_table, known=True),
     "planted-own": partial(planted_bugs_table, known=False),
     "mutation": mutation_table,
+    "fault-kinds": fault_kinds_table,
 }
 
 

@@ -10,13 +10,11 @@ import os
 import random
 import shutil
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from proof.results import write_result
 from tests.faults.power import LEFT, Disk, compile_library, read_journal
 from tests.support.counts import POWER_CUTS, Repetitions, count
 from tests.support.recording_senders import Ledger, send
@@ -106,8 +104,7 @@ async def record(folder: Path, events: int, before: str = "") -> Witness:
     return ledger
 
 
-def cut(folder: Path, ledger: Witness, cuts: int) -> int:
-    """Check the files after cuts at random moments. Returns how many cuts these were."""
+def cut(folder: Path, ledger: Witness, cuts: int) -> None:
     chance = random.Random(ledger.seed)
     steps = list(read_journal(ledger.journal))
     assert any(step.action == "e" for step in steps), "the recorder saw no sync"
@@ -116,7 +113,7 @@ def cut(folder: Path, ledger: Witness, cuts: int) -> int:
     disks = {1: Disk(), 2: Disk()}
     count(POWER_CUTS, len(moments))
     after = folder / "after"
-    after.mkdir(exist_ok=True)
+    after.mkdir()
     for i, step in enumerate(steps):
         disks[step.file].do(step)
         if i in moments:
@@ -125,7 +122,6 @@ def cut(folder: Path, ledger: Witness, cuts: int) -> int:
             (after / "inbox.db").write_bytes(disks[1].after_a_cut(left, chance))
             (after / "inbox.db-wal").write_bytes(disks[2].after_a_cut(left, chance))
             assert_consistent(after / "inbox.db", ledger, step.end, f"cut {i} with {left} left, seed {ledger.seed}")
-    return len(moments)
 
 
 def assert_consistent(file: Path, ledger: Witness, journal: int, detail: str) -> None:
@@ -149,38 +145,21 @@ async def test_power_cuts_under_load_lose_no_acked_event(tmp_path: Path) -> None
 
 async def test_power_cuts_lose_acked_events_if_commits_are_not_synced(tmp_path: Path) -> None:
     """The control: the same cuts find the loss that `synchronous=NORMAL` allows."""
-    ledger = await record(tmp_path, 200, CARELESS)
+    await assert_cuts_lose_events(tmp_path, 200, 40)
+
+
+async def assert_cuts_lose_events(folder: Path, events: int, cuts: int) -> None:
+    ledger = await record(folder, events, CARELESS)
     with pytest.raises(AssertionError, match="acked and lost"):
-        cut(tmp_path, ledger, 40)
+        cut(folder, ledger, cuts)
 
 
 @pytest.mark.torture
 async def test_many_power_cuts_under_load_lose_no_acked_event(tmp_path: Path, repetitions: Repetitions) -> None:
-    began = time.monotonic()
     ledger = await record(tmp_path, repetitions(1000, 3000))
-    cuts = cut(tmp_path, ledger, repetitions(300, 1000))
-    assert cuts >= 200, "the recorded run has too few writes and syncs"
-    careless = tmp_path / "careless"
-    careless.mkdir()
-    with pytest.raises(AssertionError, match="acked and lost") as lost:
-        cut(careless, await record(careless, 200, CARELESS), 200)
-    seconds = time.monotonic() - began
-    write_result(
-        "power-loss",
-        {
-            "title": "Power loss, SQLite",
-            "statement": "After each power cut every acked event is stored, and a handler's work and the processed "
-            "status are both there or both absent. With `synchronous=NORMAL`, the same test finds lost events.",
-            "ok": True,
-            "seconds": round(seconds, 1),
-            "facts": [
-                ["power cuts", cuts],
-                ["acked events", len(ledger.acked)],
-                ["acked events lost", 0],
-                ["control with `synchronous=NORMAL`", str(lost.value).partition(":")[0]],
-                ["seed", ledger.seed],
-            ],
-            "command": "pytest --torture "
-            "tests/faults/test_power_loss.py::test_many_power_cuts_under_load_lose_no_acked_event",
-        },
-    )
+    cut(tmp_path, ledger, repetitions(300, 1000))
+
+
+@pytest.mark.torture
+async def test_many_power_cuts_lose_acked_events_if_commits_are_not_synced(tmp_path: Path) -> None:
+    await assert_cuts_lose_events(tmp_path, 1000, 200)
