@@ -18,10 +18,15 @@ STATES = "SELECT status, count(*) FROM webhook_receipts GROUP BY status"
 
 def problems_of(world: World, plan: Plan, answers: Answers) -> list[str]:
     """Every violation, as a sentence. An empty list is the proof."""
-    return [*_answers(answers, plan), *_stored(world, answers, plan), *_work(world, plan), *_fsck(world)]
+    return [
+        *check_answers(answers, plan),
+        *check_stored(world, answers, plan),
+        *check_work(world, plan),
+        *check_fsck(world),
+    ]
 
 
-def _answers(answers: Answers, plan: Plan) -> Iterator[str]:
+def check_answers(answers: Answers, plan: Plan) -> Iterator[str]:
     if answers.odd:
         yield f"{len(answers.odd)} responses that must never occur, such as {answers.odd[:3]}"
     twice = [event_id(number) for number, count in answers.accepted.items() if count > 1]
@@ -31,7 +36,7 @@ def _answers(answers: Answers, plan: Plan) -> Iterator[str]:
         yield f"{plan.events - len(answers.acked)} events were never acked"
 
 
-def _stored(world: World, answers: Answers, plan: Plan) -> Iterator[str]:
+def check_stored(world: World, answers: Answers, plan: Plan) -> Iterator[str]:
     rows = run_sql(world.database, STORED)
     digests = {name: hashlib.sha256(body or b"").digest() for name, body in rows}
     if len(rows) != len(digests):
@@ -48,7 +53,7 @@ def _stored(world: World, answers: Answers, plan: Plan) -> Iterator[str]:
         yield f"events are stuck: {states}"
 
 
-def _work(world: World, plan: Plan) -> Iterator[str]:
+def check_work(world: World, plan: Plan) -> Iterator[str]:
     counts = Counter(dict(run_sql(world.database, "SELECT event_id, count(*) FROM ledger GROUP BY event_id")))
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
@@ -71,7 +76,7 @@ def _work(world: World, plan: Plan) -> Iterator[str]:
         yield f"the accounts have {accounts} bookings instead of {bookings}"
 
 
-def _fsck(world: World) -> Iterator[str]:
+def check_fsck(world: World) -> Iterator[str]:
     config = world.folder / "serve-1.toml"
     direct = world.folder / "fsck.toml"
     lines = config.read_text().splitlines()
