@@ -1,6 +1,7 @@
 """One run: senders and faults at the same time, then the check."""
 
 import asyncio
+import re
 import sys
 import time
 from collections import Counter
@@ -128,6 +129,9 @@ async def _stop(world: World) -> list[str]:
 
 def _unexpected(world: World) -> Iterator[str]:
     for slot in world.slots:
+        printed = re.sub(r"(?m)^\{.*", "", slot.log.read_text(errors="replace"))  # what is not a log line
+        if "Traceback (most recent call last)" in printed:
+            yield f"{slot.name} printed a traceback"
         yield from (
             f"{slot.name} {reason}, {count} times" for reason, count in slot.exits.items() if UNEXPECTED in reason
         )

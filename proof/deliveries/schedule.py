@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from proof.deliveries.faults import LANES, Fault
 from proof.deliveries.senders import Traffic
 
-GAPS = 45
+GAPS = 36
 """Between two faults of a lane, a share of all deliveries is acked, so that a run has about this many of them."""
 
 LONGEST_GAP_SECONDS = 10.0
