@@ -72,11 +72,12 @@ async def take_descriptors(world: World, chance: random.Random) -> bool:
     async with slot.is_free:
         if slot.port is None:
             return False
-        with suppress(OSError):
+        with suppress(OSError):  # it ends just now
             slot.set_descriptors(slot.descriptors)
             await asyncio.sleep(1.0)
             slot.set_descriptors(None)
-    return True
+            return True
+    return False
 
 
 async def skew_clock(world: World, chance: random.Random) -> bool:
@@ -220,9 +221,10 @@ async def _answers(database: str) -> None:
 
 async def fill_disk(world: World, chance: random.Random) -> bool:
     async with _recovering(world):
+        _, before = world.read_disk()
         world.set_disk(full=True)
         await asyncio.sleep(chance.uniform(1.0, 2.0))
-    return True
+    return world.read_disk()[1] > before
 
 
 async def fail_sync(world: World, _: random.Random) -> bool:
@@ -230,7 +232,7 @@ async def fail_sync(world: World, _: random.Random) -> bool:
         world.set_disk(failing_syncs=1)
         for _attempt in range(40):
             await asyncio.sleep(0.05)
-            if not world.failing_syncs():
+            if not world.read_disk()[0]:
                 return True
     return False
 

@@ -48,10 +48,12 @@ async def book(event: Event, tx: Any) -> None:
     first = int(event["data.object.id"].rpartition("_")[2]) % 2
     for account in (first, 1 - first):
         await run(tx, BOOK, account)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3 if event.attempt == 1 else 0.0)
 
 
 async def misbehave(misdeed: str, tx: Any) -> None:
+    with Path(os.environ["DELIVERIES_MISDEEDS"]).open("a") as file:
+        file.write(f"{misdeed}\n")
     match misdeed:
         case "abort":
             os.abort()

@@ -17,6 +17,7 @@ from proof.deliveries.verdict import UNFINISHED, problems_of
 from proof.deliveries.world import World, make_world
 from tests.support.servers import run_sql
 
+DEADLOCKS = "SELECT count(*) FROM webhook_attempts WHERE error LIKE '%deadlock%'"
 SETTLE_SECONDS = 180.0
 """How long events may take to be processed after the last fault."""
 
@@ -75,7 +76,7 @@ async def run(options: Options, say: Callable[[str], None]) -> Outcome:
             *(await _stop(world)),
             *(await asyncio.to_thread(problems_of, world, plan, traffic.answers)),
         ]
-        counts = schedule.applied + _in_traffic(plan, traffic.answers)
+        counts = schedule.applied + _in_traffic(world, traffic.answers)
         exits = sum((slot.exits for slot in world.slots), Counter[str]())
         unanswered = world.proxy.unanswered if world.proxy else 0
         if problems:
@@ -91,8 +92,10 @@ def misdeeds_of(options: Options) -> frozenset[str]:
     return frozenset(names - {"deadlock", "serialization"} if options.database == "sqlite" else names)
 
 
-def _in_traffic(plan: Plan, answers: Answers) -> Counter[str]:
-    counts = Counter(plan.misdeeds.values())
+def _in_traffic(world: World, answers: Answers) -> Counter[str]:
+    """How often handlers misbehaved, and clients left."""
+    counts = Counter(world.misdeeds.read_text().split() if world.misdeeds.exists() else [])
+    counts["deadlock"] = run_sql(world.database, DEADLOCKS)[0][0]
     applied = Counter({kind: sum(counts[name] for name in misdeeds) for kind, misdeeds in MISDEEDS.items()})
     return applied + Counter({"F6": answers.left})
 

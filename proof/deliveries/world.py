@@ -67,17 +67,23 @@ class World:
         with self.disk.open("r+b") as file:
             file.write(struct.pack("<qq", full, failing_syncs))
 
-    def failing_syncs(self) -> int:
-        """How many syncs are still to fail."""
+    def read_disk(self) -> tuple[int, int]:
+        """How many syncs are still to fail, and how many writes found the disk full."""
         assert self.disk is not None
-        remaining: int = struct.unpack("<qq", self.disk.read_bytes())[1]
-        return max(0, remaining)
+        _, failing, refused = struct.unpack("<qqq", self.disk.read_bytes())
+        return max(0, failing), refused
+
+    @property
+    def misdeeds(self) -> Path:
+        """The file in which handlers record how they misbehave, a line each."""
+        return self.folder / "misdeeds"
 
     def add(self, name: str, command: str, database: str, libraries: list[Path], *, with_app: bool = True) -> None:
         redis = f'redis = "{self.redis.url}"' if self.redis is not None and command == "serve" else ""
         config = self.folder / f"{name}.toml"
         config.write_text(CONFIG.format(database=database, redis=redis))
-        environment = {"DELIVERIES_CONFIG": str(config), "DELIVERIES_SQLITE": "" if self.is_postgres else "yes"}
+        kind = {"DELIVERIES_SQLITE": "" if self.is_postgres else "yes"}
+        environment = {"DELIVERIES_CONFIG": str(config), "DELIVERIES_MISDEEDS": str(self.misdeeds), **kind}
         slot = Slot(
             name,
             self.folder,
@@ -105,7 +111,7 @@ async def make_world(kind: str) -> AsyncIterator[World]:
             world.redis = stack.enter_context(private_redis())
         if shutil.which("cc") and Path("/proc").exists():
             world.disk = folder / "disk"
-            world.disk.write_bytes(bytes(16))
+            world.disk.write_bytes(bytes(24))
             world.disk.chmod(0o666)  # PostgreSQL runs under another account
         await (_add_postgres if kind == "postgres" else _add_sqlite)(world, stack)
         for statement in TABLES:

@@ -106,7 +106,7 @@ async def _service() -> AsyncIterator[tuple[str, Slot]]:
             run_sql(database, statement.format(key=KEYS["postgres"]))
         config = folder / "oncehook.toml"
         config.write_text(CONFIG.format(database=database, secret=STRIPE_SECRET))
-        environment = {"DELIVERIES_CONFIG": str(config), "DELIVERIES_SQLITE": ""}
+        environment = {"DELIVERIES_CONFIG": str(config), "DELIVERIES_SQLITE": "", "DELIVERIES_MISDEEDS": ""}
         server = Slot("serve", folder, ["serve", "--config", str(config), "--port", "0"], environment)
         worker = Slot("worker", folder, ["worker", APP, "--config", str(config)], environment)
         running = [asyncio.create_task(slot.run()) for slot in (server, worker)]

@@ -1,6 +1,7 @@
-/* Loaded before libc (LD_PRELOAD): a disk that is full, or that fails at the next sync. The file DISK_FAULT has two
- * int64: whether the disk is full, and how many syncs fail. They may change at any moment. Only regular files are
- * affected, and not the first three descriptors. A full disk still takes what replaces other content. */
+/* Loaded before libc (LD_PRELOAD): a disk that is full, or that fails at the next sync. The file DISK_FAULT has
+ * three int64: whether the disk is full, how many syncs are to fail, and how many writes found it full. The first two may
+ * change at any moment. Only regular files are affected, and not the first three descriptors. A full disk still takes what
+ * replaces other content. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +19,7 @@ static volatile int64_t *fault(void) {
     static volatile int64_t *shared;
     if (!shared) {
         int file = open(getenv("DISK_FAULT"), O_RDWR | O_CLOEXEC);
-        void *mapped = mmap(NULL, 2 * sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        void *mapped = mmap(NULL, 3 * sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         if (mapped == MAP_FAILED) abort();
         close(file);
         shared = mapped;
@@ -29,6 +30,7 @@ static volatile int64_t *fault(void) {
 static int is_full(int file, off_t end) {
     struct stat known;
     if (file <= 2 || !fault()[0] || fstat(file, &known) || !S_ISREG(known.st_mode) || end <= known.st_size) return 0;
+    __atomic_fetch_add(&fault()[2], 1, __ATOMIC_SEQ_CST);
     errno = ENOSPC;
     return 1;
 }
