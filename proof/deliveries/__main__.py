@@ -1,4 +1,4 @@
-"""Runs deliveries under faults: real processes on a real database, and a check of what is left.
+"""Runs deliveries under faults: real processes on a real database. Then it checks every event.
 
 python -m proof.deliveries                                          100,000 deliveries on PostgreSQL, 23 kinds of faults
 python -m proof.deliveries --database sqlite --deliveries 20000     the same on SQLite

@@ -30,7 +30,7 @@ class Slot:
         """The port of an `oncehook serve` that listens."""
         self.exits: Counter[str] = Counter()
         """How often its processes ended, with their exit codes."""
-        self.told = False
+        self.is_signalled = False
         """Whether a signal of the run ends the process."""
         self.log = folder / f"{name}.log"
         self.clock = folder / f"{name}.clock"
@@ -62,7 +62,7 @@ class Slot:
     async def run(self) -> None:
         """Start the process again and again until `is_over`."""
         while not self.is_over:
-            self.told = False
+            self.is_signalled = False
             is_ready = await self._start()
             assert self.process is not None
             while (code := self.process.poll()) is None:
@@ -72,7 +72,7 @@ class Slot:
             await asyncio.sleep(0.0 if is_ready else 1.0)  # it did not start: its database is down
 
     def _reason(self, code: int) -> str:
-        if self.told:
+        if self.is_signalled:
             return f"ended by a signal, {code}"
         return "aborted by its handler" if code == -signal.SIGABRT else f"{UNEXPECTED}, {code}"
 
@@ -99,7 +99,7 @@ class Slot:
 
     def send(self, number: signal.Signals) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.told = self.told or number in (signal.SIGKILL, signal.SIGTERM)
+            self.is_signalled = self.is_signalled or number in (signal.SIGKILL, signal.SIGTERM)
             self.process.send_signal(number)
 
     async def stop(self) -> int:

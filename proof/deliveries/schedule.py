@@ -6,8 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from proof.deliveries.faults import LANES, Fault
+from proof.deliveries.database_faults import DATABASES
+from proof.deliveries.fault import Fault
+from proof.deliveries.process_faults import PROCESSES
 from proof.deliveries.senders import Traffic
+
+LANES = (PROCESSES, DATABASES)
+"""A fault of each lane goes on at a time."""
 
 GAPS = 36
 """Between two faults of a lane, a share of all deliveries is acked, so that a run has about this many of them."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from proof.deliveries.__main__ import read_options
-from proof.deliveries.faults import LANES
 from proof.deliveries.kinds import KINDS, MISDEEDS, missing_tests
 from proof.deliveries.plan import MISDEEDS as PLANNED
 from proof.deliveries.plan import Plan, make_plan
+from proof.deliveries.schedule import LANES
 from proof.deliveries.senders import Answers
 from proof.deliveries.tables import KEYS, TABLES
 from proof.deliveries.verdict import check_answers, check_fsck, check_stored, check_work

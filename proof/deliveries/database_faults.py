@@ -1,115 +1,22 @@
-"""The faults that a run applies to its processes and servers, each with the kind of `kinds.py`."""
+"""The faults of PostgreSQL, of the way to it, and of SQLite."""
 
 import asyncio
 import random
-import signal
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass
 from functools import partial
 
 import psycopg
 
-from proof.deliveries.processes import Slot
-from proof.deliveries.world import CLAIM_SECONDS, LEASE_SECONDS, World
+from proof.deliveries.fault import Fault
+from proof.deliveries.world import CLAIM_SECONDS, World
 
-HOUR = 3600
 TERMINATE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.7
 """
-
-Apply = Callable[[World, random.Random], Awaitable[bool]]
-"""Applies a fault and heals it. Returns whether it had an effect."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault that a run can apply on these kinds of databases."""
-
-    kind: str
-    apply: Apply
-    postgres: bool = True
-    sqlite: bool = True
-    needs: str | None = None
-    """The part of the world that it acts on."""
-
-    def fits(self, world: World) -> bool:
-        is_there = self.needs is None or getattr(world, self.needs) is not None
-        return is_there and (self.postgres if world.is_postgres else self.sqlite)
-
-
-async def _restarted(slot: Slot, before: object) -> None:
-    while slot.process is before or slot.process is None or (slot.is_server and slot.port is None):
-        await asyncio.sleep(0.05)
-
-
-async def end_process(number: signal.Signals, world: World, chance: random.Random) -> bool:
-    slot = chance.choice(world.slots)
-    async with slot.is_free:
-        before = slot.process
-        slot.send(number)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(_restarted(slot, before), 30)
-    return True
-
-
-async def stop_process(world: World, chance: random.Random) -> bool:
-    """Stop a process for longer than its leases, and let it continue."""
-    slot = chance.choice(world.slots)
-    async with slot.is_free:
-        slot.send(signal.SIGSTOP)
-        await asyncio.sleep(LEASE_SECONDS * 1.4)
-        slot.send(signal.SIGCONT)
-    return True
-
-
-async def take_descriptors(world: World, chance: random.Random) -> bool:
-    """Let a server have no descriptor for a new connection."""
-    slot = chance.choice(world.servers)
-    async with slot.is_free:
-        if slot.port is None:
-            return False
-        with suppress(OSError):  # it ends just now
-            slot.set_descriptors(slot.descriptors)
-            await asyncio.sleep(1.0)
-            slot.set_descriptors(None)
-            return True
-    return False
-
-
-async def skew_clock(world: World, chance: random.Random) -> bool:
-    """Let the clock of one worker be an hour off. On SQLite, all processes have the clock of their host."""
-    offset = chance.choice((HOUR, -HOUR, 0))
-    if world.is_postgres:
-        chance.choice([slot for slot in world.slots if not slot.is_server]).set_clock(offset)
-    else:
-        world.clock_offset = offset
-        for slot in world.slots:
-            slot.set_clock(offset)
-    return True
-
-
-async def disturb_redis(world: World, chance: random.Random) -> bool:
-    """Kill, stop or empty the Redis of the fast path."""
-    assert world.redis is not None
-    action = chance.choice(("kill", "stop", "flush"))
-    if action == "kill":
-        world.redis.kill()
-        await asyncio.sleep(0.5)
-        await asyncio.to_thread(world.redis.start)
-    elif action == "stop":
-        world.redis.pause()
-        await asyncio.sleep(1.0)
-        world.redis.resume()
-    else:
-        await asyncio.to_thread(world.redis.flush)
-    return True
-
-
-# -- the database ---------------------------------------------------------------------------------------------------
 
 
 async def restart_postgres(kill: bool, world: World, chance: random.Random) -> bool:
@@ -252,14 +159,6 @@ async def lock_file(world: World, chance: random.Random) -> bool:
     return True
 
 
-PROCESSES = (
-    Fault("F1", partial(end_process, signal.SIGKILL)),
-    Fault("F2", partial(end_process, signal.SIGTERM)),
-    Fault("F3", stop_process),
-    Fault("F16", skew_clock, needs="disk"),
-    Fault("F20", disturb_redis, needs="redis"),
-    Fault("F26", take_descriptors),
-)
 DATABASES = (
     Fault("F7", partial(restart_postgres, False), sqlite=False),
     Fault("F8", partial(restart_postgres, True), sqlite=False),
@@ -274,5 +173,3 @@ DATABASES = (
     Fault("F23", pin_xmin, sqlite=False),
     Fault("F25", restart_pooler, sqlite=False, needs="bouncer"),
 )
-LANES = (PROCESSES, DATABASES)
-"""A fault of each lane goes on at a time."""
