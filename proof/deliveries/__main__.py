@@ -6,23 +6,19 @@ python -m proof.deliveries --kills 20 --deliveries 20000            kill -9 of P
 """
 
 import argparse
-import asyncio
 import random
 import sys
 from collections.abc import Callable
 
-import uvloop
-
 from proof.deliveries.kinds import NAMES
 from proof.deliveries.result import command_of, result_of
-from proof.deliveries.run import Options, run, say_to_people
+from proof.deliveries.run import Options, run, run_program, say_to_people
 from proof.results import write_result
 
 
 def main() -> int:
     options = read_options()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(run(options, say_to_people))
+    outcome = run_program(run(options, say_to_people))
     result = result_of(outcome)
     print("\n".join(f"{label}: {value}" for label, value in result["facts"]))
     write_result(options.name, result)

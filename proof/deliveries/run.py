@@ -2,11 +2,15 @@
 
 import asyncio
 import re
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import uvloop
 
 from proof.deliveries.kinds import MISDEEDS
 from proof.deliveries.plan import Plan, make_plan
@@ -17,6 +21,7 @@ from proof.deliveries.verdict import UNFINISHED, problems_of
 from proof.deliveries.world import World, make_world
 from tests.support.servers import run_sql
 
+T = TypeVar("T")
 DEADLOCKS = "SELECT count(*) FROM webhook_attempts WHERE error LIKE '%deadlock%'"
 SETTLE_SECONDS = 180.0
 """How long events may take to be processed after the last fault."""
@@ -142,3 +147,13 @@ def _unexpected(world: World) -> Iterator[str]:
 
 def say_to_people(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+
+def run_program(work: Coroutine[Any, Any, T]) -> T:
+    """Run a program to its end. SIGINT and SIGTERM end its processes and servers too."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(work)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -5,14 +5,11 @@ python -m proof.load --seconds 60 --rate 200
 """
 
 import argparse
-import asyncio
 import sys
 import time
 from typing import Any
 
-import uvloop
-
-from proof.deliveries.run import say_to_people
+from proof.deliveries.run import run_program, say_to_people
 from proof.load.run import AFTER, BEFORE, PHASES, Outcome, run
 from proof.results import write_result
 
@@ -33,8 +30,7 @@ def main() -> int:
     if options.seconds < 5 or options.rate < 1:
         parser.error("expected at least --seconds 5 and --rate 1")
     began = time.monotonic()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(run(options.rate, options.seconds, say_to_people))
+    outcome = run_program(run(options.rate, options.seconds, say_to_people))
     result = result_of(outcome, options.goal, time.monotonic() - began)
     print("\n".join(f"{label}: {value}" for label, value in result["facts"]))
     write_result("load", result)
