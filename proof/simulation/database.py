@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from proof.simulation.world import World
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+STEPS = (1, 5, 20, 60, 200)
+"""After how many steps of SQLite's machine a statement is interrupted."""
+
 UNITS = {"second": 1.0, "seconds": 1.0, "hour": 3600.0, "hours": 3600.0}
 
 TRACE = """
@@ -165,17 +168,25 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
     """Make what replaces the module `sqlite3` in the store: connections with faults and simulated time."""
 
     class Faults:
+        connection: "FaultyConnection"
+
         def execute(self, sql: str, *args: Any) -> Any:
-            machine.world.before(sql)  # type: ignore[union-attr]
-            return self._after(sql, super().execute(sql, *args))  # type: ignore[misc]
+            return self._run(sql, super().execute, args)  # type: ignore[misc]
 
         def executemany(self, sql: str, *args: Any) -> Any:
-            machine.world.before(sql)  # type: ignore[union-attr]
-            return self._after(sql, super().executemany(sql, *args))  # type: ignore[misc]
+            return self._run(sql, super().executemany, args)  # type: ignore[misc]
 
-        def _after(self, sql: str, cursor: sqlite3.Cursor) -> sqlite3.Cursor:
+        def _run(self, sql: str, run: Any, args: Any) -> sqlite3.Cursor:
+            world: Any = machine.world
+            world.before(sql)
+            self.connection.interrupt_in(world.during(sql), world)
             try:
-                machine.world.after(sql)  # type: ignore[union-attr]
+                cursor: sqlite3.Cursor = run(sql, *args)
+            except sqlite3.OperationalError:
+                world.stop_if_dead()
+                raise
+            try:
+                world.after(sql)
             except BaseException:
                 cursor.close()  # its statement ends here, and does not stay open with the traceback
                 raise
@@ -188,6 +199,23 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
         key: Any = None
         is_clean = True
         is_open = True
+        is_interrupted = False
+
+        @property
+        def connection(self) -> "FaultyConnection":  # type: ignore[override]
+            return self
+
+        def interrupt_in(self, interrupt: Any, world: Any) -> None:
+            """Stop the next statement, or the reading of its rows, after some steps of SQLite's machine."""
+            if interrupt is not None or self.is_interrupted:
+                steps = 0 if interrupt is None else world.faults.choice(STEPS)
+                self.set_progress_handler(interrupt, steps)
+                self.is_interrupted = interrupt is not None
+
+        def rollback(self) -> None:
+            machine.world.before("ROLLBACK")  # type: ignore[union-attr]
+            super().rollback()
+            machine.world.after("ROLLBACK")  # type: ignore[union-attr]
 
         def cursor(self, factory: Any = FaultyCursor) -> Any:
             return super().cursor(factory)
@@ -196,6 +224,7 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
             if not self.is_open:
                 return
             self.is_open = False
+            self.interrupt_in(None, None)
             if self.in_transaction:
                 sqlite3.Connection.execute(self, "ROLLBACK")
             if self.is_clean:
@@ -208,6 +237,7 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
         return FaultyConnection if factory is sqlite3.Connection else type("Faulty", (FaultyConnection, factory), {})
 
     def connect(path: Any, *, factory: Any = sqlite3.Connection, **options: Any) -> Any:
+        machine.world.before("CONNECT")  # type: ignore[union-attr]
         key = path, factory, *sorted(options)
         connection = machine.take(key)
         if connection is None:

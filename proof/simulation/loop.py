@@ -10,18 +10,65 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
+from operator import attrgetter
 from typing import Any
 
-Lane = tuple[Any, bool]
-"""A process, and whether it is the lane of its threads."""
 
-PROCESS: ContextVar[Any] = ContextVar("simulated_process", default=None)
-IN_THREAD: ContextVar[bool] = ContextVar("simulated_thread", default=False)
+class Lane:
+    """Callbacks of a process that run in their order: those of its event loop, or those of its threads."""
+
+    def __init__(self, loop: "SimulatedLoop", process: Any) -> None:
+        self.loop = loop
+        self.process = process
+        self.handles: deque[SimulatedHandle] = deque()
+        self.number = 0  # the order in which lanes had their first callback
+        self.until = 0.0  # it runs nothing before this moment
+        self.is_dead = False
+        self.context = copy_context()
+        self.context.run(LANE.set, self)
+
+    def append(self, handle: "SimulatedHandle") -> None:
+        if self.is_dead:
+            return
+        if not self.handles:
+            self.loop.activate(self)
+        self.handles.append(handle)
+
+    def die(self) -> None:
+        """Drop all callbacks, those that come later too."""
+        self.is_dead = True
+        if self.handles:
+            self.handles.clear()
+            self.loop.active.remove(self)
+
+
+LANE: ContextVar[Lane] = ContextVar("simulated_lane")
+"""The lane whose callback runs now."""
+
+
+def current_process() -> Any:
+    """The process whose code runs now, or None: the sender, the operators and the supervisor."""
+    lane = LANE.get(None)
+    return None if lane is None else lane.process
 
 
 class Stuck(Exception):
     """No callback is ready and no timer is set, so the run would never end."""
+
+
+class SimulatedHandle(asyncio.TimerHandle):
+    """A callback in a lane. It has what asyncio reads of a handle."""
+
+    __slots__ = ()
+
+    def __init__(self, moment: float, callback: Any, args: Any, context: Context) -> None:
+        self._when, self._callback, self._args, self._context = moment, callback, args, context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
 
 
 class SimulatedTask(asyncio.Task[Any]):
@@ -45,18 +92,21 @@ class SimulatedFuture(asyncio.Future[Any]):
 class SimulatedLoop(asyncio.BaseEventLoop):
     """Runs callbacks on a virtual clock, in an order that `rng` decides."""
 
-    _ready: deque[asyncio.Handle]  # of the base class
-    _scheduled: list[Any]  # the same: a heap of timers
+    _stopping: bool  # of the base class
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self.rng = rng
         self.now = 0.0
-        self.lanes: dict[Lane, deque[asyncio.Handle]] = {}
+        self.active: list[Lane] = []  # lanes with callbacks, in the order of their numbers
         self.made = 0  # tasks and futures
         self.tasks: list[asyncio.Task[Any]] = []
         self.errors: list[str] = []  # of tasks and callbacks, which no code handled
         self.executor: Callable[..., asyncio.Future[Any]] | None = None  # runs the work of threads
+        self.outside = Lane(self, None)  # the sender, the operators and the supervisor
+        self._lanes = 0
+        self._timers: list[tuple[float, int, SimulatedHandle]] = []
+        self._timed = 0
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
@@ -101,51 +151,73 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Do nothing: there is no selector to wake."""
 
+    # -- callbacks ------------------------------------------------------------------------------------------------
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = SimulatedHandle(self.now, callback, args, copy_context() if context is None else context)
+        handle._context.get(LANE, self.outside).append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+        handle = SimulatedHandle(when, callback, args, copy_context() if context is None else context)
+        self._timed += 1
+        heapq.heappush(self._timers, (when, self._timed, handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def activate(self, lane: Lane) -> None:
+        """Note that a lane has a callback."""
+        if not lane.number:
+            self._lanes += 1
+            lane.number = self._lanes
+        self.active.append(lane)
+        if len(self.active) > 1 and self.active[-2].number > lane.number:
+            self.active.sort(key=attrgetter("number"))
+
+    def clear(self) -> None:
+        """Drop everything that waits."""
+        self._timers.clear()
+        for lane in list(self.active):
+            lane.die()
+
+    # -- running --------------------------------------------------------------------------------------------------
+
     def _run_once(self) -> None:
-        self._sort()
-        lane = self._choose()
-        if lane is None:
-            return
-        handle = self.lanes[lane].popleft()
-        if not handle._cancelled:
-            handle._run()
+        timers, active = self._timers, self.active
+        while not self._stopping:
+            while timers and timers[0][0] <= self.now:
+                handle = heapq.heappop(timers)[2]
+                if not handle._cancelled:
+                    handle._context.get(LANE, self.outside).append(handle)
+            lane = self._choose()
+            if lane is None:
+                continue
+            handle = lane.handles.popleft()
+            if not lane.handles:
+                active.remove(lane)
+            if not handle._cancelled:
+                self._run(handle)
 
-    def _sort(self) -> None:
-        """Move the callbacks that are ready, and those whose time has come, to their lanes."""
-        while self._ready:
-            self._append(self._ready.popleft())
-        while self._scheduled and self._scheduled[0]._when <= self.now:
-            handle = heapq.heappop(self._scheduled)
-            handle._scheduled = False
-            self._append(handle)
-
-    def _append(self, handle: Any) -> None:
-        if handle._cancelled:
-            return
-        process = handle._context.get(PROCESS, None)
-        if process is not None and process.is_dead:
-            return
-        self.lanes.setdefault((process, handle._context.get(IN_THREAD, False)), deque()).append(handle)
+    def _run(self, handle: SimulatedHandle) -> None:
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
 
     def _choose(self) -> Lane | None:
         """Return a lane with a callback. If there is none, let time pass until the next timer."""
-        ready: list[Lane] = []
-        wake = float("inf")
-        for lane, handles in list(self.lanes.items()):
-            process, in_thread = lane
-            if process is not None and process.is_dead:
-                del self.lanes[lane]
-            elif handles:
-                until = 0.0 if process is None else process.stopped_until(in_thread)
-                if until > self.now:
-                    wake = min(wake, until)
-                else:
-                    ready.append(lane)
+        active, now = self.active, self.now
+        ready = [lane for lane in active if lane.until <= now]
         if ready:
             return ready[0] if len(ready) == 1 else self.rng.choice(ready)
-        if self._scheduled:
-            wake = min(wake, self._scheduled[0]._when)
+        wake = min((lane.until for lane in active), default=float("inf"))
+        if self._timers:
+            wake = min(wake, self._timers[0][0])
         if wake == float("inf"):
             raise Stuck("the simulation waits for nothing")
-        self.now = max(self.now, wake)
+        self.now = max(now, wake)
         return None

@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -30,7 +30,7 @@ from proof.simulation.invariants import (
     is_quiet,
     require,
 )
-from proof.simulation.loop import PROCESS, Stuck
+from proof.simulation.loop import LANE, Stuck
 from proof.simulation.scenario import Scenario
 from proof.simulation.service import WINDOW, Service, signed_delivery
 from proof.simulation.threads import SimulatedPool, make_heartbeat, make_writer
@@ -132,6 +132,7 @@ class Driver:
         self.acked: set[str] = set()
         self.acks: list[tuple[int, str]] = []
         self.accepted: list[str] = []
+        self._sent: set[str] = set()
         self._started = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self.failure: InvariantViolated | None = None
@@ -166,12 +167,16 @@ class Driver:
     def _at(self, moment: float, work: Any, *args: Any) -> None:
         self.world.loop.call_later(moment, work, *args)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any], process: Process | None = None) -> None:
-        context = copy_context()
-        context.run(PROCESS.set, process)
-        task = self.world.loop.create_task(work, context=context)
+    def _spawn(self, work: Coroutine[Any, Any, Any], process: Process | None = None) -> "asyncio.Task[Any]":
+        task = self.world.loop.create_task(work, context=self._context_of(process))
         task.add_done_callback(self._task_done)
         self._tasks.append(task)
+        return task
+
+    def _context_of(self, process: Process | None) -> Context:
+        context = copy_context()
+        context.run(LANE.set, self.world.loop.outside if process is None else process.loop_lane)
+        return context
 
     def _task_done(self, task: "asyncio.Task[Any]") -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -188,7 +193,7 @@ class Driver:
 
     def _start(self) -> None:
         self._started += 1
-        process = Process(f"p{self._started}")
+        process = Process(f"p{self._started}", self.world.loop)
         self.world.processes.append(process)
         self._spawn(self._run_process(process), process)
 
@@ -225,33 +230,52 @@ class Driver:
 
     def _deliver(self, event: str) -> None:
         process = self._any_process()
-        if process is not None:
-            self._spawn(self._send(process, event), process)
+        if process is None:
+            return
+        if event in self._sent:
+            self.world.counts["duplicate delivery"] += 1
+        elif any(event < other for other in self._sent):
+            self.world.counts["reordered event"] += 1
+        self._sent.add(event)
+        task = self._spawn(self._send(process, event), process)
+        if self.world.has_faults and self.rng.random() < self.scenario.disconnect:
+            self._at(self.rng.uniform(0.0, 0.05), self._disconnect, task, event)
+
+    def _disconnect(self, task: "asyncio.Task[Any]", event: str) -> None:
+        """Cancel a request, as a server does whose client has gone away."""
+        if task.cancel():
+            self.world.counts["client disconnect"] += 1
+            self.world.note(f"the sender of {event} goes away")
 
     async def _send(self, process: Process, event: str) -> None:
         assert process.inbox is not None
         receiver = process.inbox._runtime.reception.receiver
         status, body, _ = await receiver.receive("stripe", signed_delivery(event, self.world.wall_time()))
-        self.world.note(f"{process.name}: {event} → {status}")
         self.world.counts[f"response {status}"] += 1
+        if b'"accepted"' in body:
+            self.accepted.append(event)
+        if self.world.has_faults and self.rng.random() < self.scenario.lost:
+            self.world.counts["lost response"] += 1
+            self.world.note(f"{process.name}: {event} → {status}, which is lost")
+            return
+        self.world.note(f"{process.name}: {event} → {status}")
         if 200 <= status < 300:
             self.acked.add(event)
             self.acks.append((self.world.last_change(), event))
-            if b'"accepted"' in body:
-                self.accepted.append(event)
             self.check(assert_at_ack, event)
 
     async def _redeliver(self) -> None:
-        """Deliver every event until it has an ack, as a sender that retries does."""
-        for _ in range(60):
+        """Deliver every event until it has an ack, as a sender that retries does: every 5 s, and 60 times at most."""
+        for step in range(600):
             if self.failure is not None:
                 raise self.failure
             missing = [event for event in self.scenario.events if event not in self.acked]
             if not missing:
                 return
-            for event in missing:
-                self._deliver(event)
-            await asyncio.sleep(5.0)
+            if step % 10 == 0:
+                for event in missing:
+                    self._deliver(event)
+            await asyncio.sleep(0.5)
         raise InvariantViolated(f"I5: after the last fault, {missing} got no 2xx in 300 s")
 
     async def _until_quiet(self) -> None:
@@ -261,7 +285,7 @@ class Driver:
                 raise self.failure
             if is_quiet(self):
                 return
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.5)
         raise InvariantViolated(f"I5: {RECOVERY:g} s after the last fault, some events have not ended: {self.rows()}")
 
     # -- operators and faults -------------------------------------------------------------------------------------
@@ -308,7 +332,7 @@ class Driver:
             if process is None:
                 return
             before = self.rows()
-            await self.world.loop.create_task(self._prune_now(process), context=_context_of(process))
+            await self.world.loop.create_task(self._prune_now(process), context=self._context_of(process))
             assert_pruned(self, before, is_past=is_past)
             self.world.counts["pruned receipts"] += len(before) - len(self.rows())
 
@@ -327,7 +351,7 @@ class Driver:
         except Exception as error:
             self.world.note(f"{process.name} stops with {type(error).__name__}: {error}")
         self.world.note(f"{process.name} has stopped")
-        process.is_dead = True
+        process.die()
 
     def _pause(self) -> None:
         process = self._any_process()
@@ -345,8 +369,3 @@ class Driver:
     def trace(self) -> list[dict[str, Any]]:
         return [dict(row) for row in self.world.observer.execute("SELECT * FROM trace ORDER BY id")]
 
-
-def _context_of(process: Process) -> Any:
-    context = copy_context()
-    context.run(PROCESS.set, process)
-    return context

@@ -23,7 +23,7 @@ class Delivery:
 
 @dataclass
 class Scenario:
-    """The plan of a run. `only` limits the faults at statements to these numbers, to shrink a failure."""
+    """The plan of a run. `only` limits the faults at statements to these places, to shrink a failure."""
 
     seed: int
     only: frozenset[int] | None = None
@@ -40,7 +40,9 @@ class Scenario:
         self.horizon = rng.uniform(5.0, 16.0)  # when faults stop
         self.slow = rng.choice((0.0, 0.0, 0.003, 0.02))
         self.error = rng.choice((0.0, 0.0, 0.005, 0.02, 0.05))
-        self.crash = rng.choice((0.0, 0.002, 0.005, 0.01))
+        self.crash = rng.choice((0.0, 0.001, 0.003, 0.006))
+        self.lost = rng.choice((0.0, 0.0, 0.1, 0.3))  # responses that the sender does not get
+        self.disconnect = rng.choice((0.0, 0.0, 0.1, 0.3))  # senders that go away while the receiver works
         events = rng.randint(2, 6)
         self.events = [f"evt_{number}" for number in range(events)]
         self.deliveries = sorted(
@@ -84,16 +86,16 @@ class Scenario:
             for event in self.events
         }
 
-    def fault_at(self, statement: int, rng: random.Random) -> str | None:
-        """What happens at a statement."""
+    def fault_at(self, place: int, rng: random.Random) -> str | None:
+        """What happens before, in or after a statement."""
         value = rng.random()
         kind = "crash" if value < self.crash else "error" if value < self.crash + self.error else None
-        if kind is None or (self.only is not None and statement not in self.only):
+        if kind is None or (self.only is not None and place not in self.only):
             return None
-        self._drawn[statement] = kind
+        self._drawn[place] = kind
         return kind
 
     @property
     def drawn(self) -> dict[int, str]:
-        """The faults of the run, by the number of the statement."""
+        """The faults of the run, by the number of their place."""
         return self._drawn

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehook import AsyncTransaction, Effect, Event, Fail, Inbox, Retry, RetryLater
 from oncehook.model.delivery import Delivery
-from proof.simulation.loop import PROCESS
+from proof.simulation.loop import current_process
 from proof.simulation.scenario import ATTEMPTS, EFFECT_ATTEMPTS
 from proof.simulation.threads import WriteLock
 
@@ -77,7 +77,7 @@ class Service:
         return inbox
 
     async def handle(self, event: Event, tx: AsyncTransaction) -> None:
-        process: Process = PROCESS.get()
+        process: Process = current_process()
         place = event.id, event.consumer, event.replays
         self.handled[place] = self.handled.get(place, 0) + 1
         plan = self.scenario.handler_plans[event.id, event.consumer]
@@ -105,7 +105,7 @@ class Service:
             raise Fail("planned")
 
     async def notify(self, effect: Effect, event_id: str) -> None:
-        process: Process = PROCESS.get()
+        process: Process = current_process()
         plan = self.scenario.effect_plans[event_id]
         outcome = plan[effect.attempt - 1] if effect.attempt <= len(plan) else "works"
         if not self.world.has_faults and outcome in ("kills", "kills after"):

@@ -5,7 +5,6 @@ it needs a lock that other work holds, it is tried again later.
 """
 
 import asyncio
-import contextvars
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehook.store.sqlite.file import Work, Writer
 from oncehook.worker.heartbeat import Heartbeat
-from proof.simulation.loop import IN_THREAD, PROCESS
+from proof.simulation.loop import current_process
 
 if TYPE_CHECKING:
     from proof.simulation.world import Process, World
@@ -51,10 +50,7 @@ class SimulatedThread:
         if self._is_scheduled or not self.items:
             return
         self._is_scheduled = True
-        context = contextvars.copy_context()
-        context.run(IN_THREAD.set, True)
-        context.run(PROCESS.set, self.process)
-        self.world.loop.call_later(seconds, self._step, context=context)
+        self.world.loop.call_later(seconds, self._step, context=self.process.thread_lane.context)
 
     def _step(self) -> None:
         self._is_scheduled = False
@@ -62,23 +58,23 @@ class SimulatedThread:
         result: Any = None
         failure: BaseException | None = None
         self.timed_out = self._deadline is not None and self.world.loop.now >= self._deadline
-        with self.world.executing(self):
-            try:
-                result = work()
-            except Blocked as blocked:
-                self._deadline = self._deadline or self.world.loop.now + blocked.seconds
-                self._schedule(0.02)
-                return
-            except BaseException as error:
-                failure = error
+        self.world.thread = self
+        try:
+            result = work()
+        except Blocked as blocked:
+            self._deadline = self._deadline or self.world.loop.now + blocked.seconds
+            self._schedule(0.02)
+            return
+        except BaseException as error:
+            failure = error
+        finally:
+            self.world.thread = None
         self._deadline = None
         if isinstance(failure, Crash) or self.process.is_dead:
             self.world.kill(self.process)
             return
         self.items.popleft()
-        context = contextvars.copy_context()
-        context.run(IN_THREAD.set, False)
-        self.world.loop.call_soon(_deliver, future, result, failure, context=context)
+        self.world.loop.call_soon(_deliver, future, result, failure, context=self.process.loop_lane.context)
         self._schedule(self.world.latency())
 
 
@@ -117,7 +113,7 @@ class SimulatedPool:
     """The pool of one thread that handlers' transactions use."""
 
     def __init__(self, world: "World") -> None:
-        self.thread = SimulatedThread(world, PROCESS.get())
+        self.thread = SimulatedThread(world, current_process())
 
     def submit(self, work: Callable[[], Any]) -> "SimulatedPool":
         if self.thread.items:
@@ -139,7 +135,7 @@ def make_writer(world: "World") -> type[Writer]:
         def __init__(self, path: Any, busy_seconds: float, write_lock: Any) -> None:
             self.path, self.busy_seconds, self.write_lock = path, busy_seconds, write_lock
             self._connection = None
-            self._thread = SimulatedThread(world, PROCESS.get())
+            self._thread = SimulatedThread(world, current_process())
 
         async def run(self, work: Work) -> Any:
             return await asyncio.shield(self._thread.submit(partial(self._run, work)))
@@ -166,21 +162,21 @@ def make_heartbeat(world: "World") -> type[Heartbeat]:
 
         def start(self) -> None:
             self._loop = asyncio.get_running_loop()
-            self._simulated = SimulatedThread(world, PROCESS.get())
-            context = contextvars.copy_context()
-            context.run(IN_THREAD.set, True)
-            self._loop.call_later(self.step, self._next, context=context)
+            self._simulated = SimulatedThread(world, current_process())
+            world.loop.call_later(self.step, self._next, context=self._simulated.process.thread_lane.context)
 
         def _next(self) -> None:
-            if self.is_stopped or PROCESS.get().is_dead:
+            if self.is_stopped:
                 return
-            with world.executing(self._simulated):
-                try:
-                    self.beat()
-                except Crash:
-                    world.kill(PROCESS.get())
-                    return
-            world.loop.call_later(self.step, self._next)
+            world.thread = self._simulated
+            try:
+                self.beat()
+            except Crash:
+                world.kill(self._simulated.process)
+                return
+            finally:
+                world.thread = None
+            world.loop.call_later(self.step, self._next, context=self._simulated.process.thread_lane.context)
 
         def stop(self) -> None:
             self.is_stopped = True

@@ -5,13 +5,12 @@ import random
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import Clock
-from proof.simulation.loop import IN_THREAD, PROCESS, SimulatedLoop
+from proof.simulation.loop import Lane, SimulatedLoop, current_process
 from proof.simulation.threads import Crash, SimulatedPool, SimulatedThread, WriteLock
 
 if TYPE_CHECKING:
@@ -21,30 +20,38 @@ if TYPE_CHECKING:
 START = 1_790_000_000.0
 """The time at which every run starts, in seconds since the epoch."""
 
+ATOMIC = frozenset({"BEGIN IMMEDIATE", "COMMIT", "ROLLBACK", "CONNECT"})
+"""Statements, and the opening of a connection, that SQLite does completely or not at all."""
+
 ERRORS = ("disk I/O error", "database is locked", "unable to open database file")
 
 
 class Process:
     """A process of the service. It can be stopped for a while, its event loop can be blocked, and it can die."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, loop: SimulatedLoop) -> None:
         self.name = name
         self.inbox: Inbox | None = None
         self.is_dead = False
         self.is_ready = False
         self.connections: list[sqlite3.Connection] = []
-        self._stopped_until = self._blocked_until = 0.0
+        self.loop_lane = Lane(loop, self)
+        self.thread_lane = Lane(loop, self)
+
+    def die(self) -> None:
+        """Run no code of the process any more."""
+        self.is_dead, self.is_ready = True, False
+        self.loop_lane.die()
+        self.thread_lane.die()
 
     def stop_until(self, moment: float) -> None:
         """Stop everything, as SIGSTOP does."""
-        self._stopped_until = max(self._stopped_until, moment)
+        self.thread_lane.until = max(self.thread_lane.until, moment)
+        self.block_until(moment)
 
     def block_until(self, moment: float) -> None:
         """Block the event loop, as a handler without `await` does. Threads continue."""
-        self._blocked_until = max(self._blocked_until, moment)
-
-    def stopped_until(self, in_thread: bool) -> float:
-        return self._stopped_until if in_thread else max(self._stopped_until, self._blocked_until)
+        self.loop_lane.until = max(self.loop_lane.until, moment)
 
 
 class SimulatedClock(Clock):
@@ -79,9 +86,8 @@ class World:
         self.has_faults = True
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
-        self.process: Process | None = None  # whose work runs now
-        self.thread: SimulatedThread | None = None
-        self._statement = 0
+        self.thread: SimulatedThread | None = None  # whose work runs now
+        self._place = 0  # before, in or after a statement
         self.observer = observer
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -95,23 +101,18 @@ class World:
             return self.schedule.uniform(0.5, 2 * self.scenario.lease)
         return self.schedule.uniform(0.0002, 0.01)
 
+    @property
+    def process(self) -> Process | None:
+        """The process whose statements run now."""
+        return None if self.thread is None else self.thread.process
+
     # -- processes ------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         self.log.append(f"{self.loop.now:9.3f} {text}".replace(str(self.path), "inbox.db"))
 
-    @contextmanager
-    def executing(self, thread: SimulatedThread) -> Iterator[None]:
-        """Run work of a thread: its statements can fail."""
-        before = self.process, self.thread
-        self.process, self.thread = thread.process, thread
-        try:
-            yield
-        finally:
-            self.process, self.thread = before
-
     def opened(self, connection: sqlite3.Connection) -> None:
-        process = PROCESS.get()
+        process = current_process()
         if process is not None:
             process.connections.append(connection)
 
@@ -120,7 +121,7 @@ class World:
         if not process.is_dead:
             self.note(f"{process.name} is killed")
             self.counts["kill"] += 1
-        process.is_dead, process.is_ready = True, False
+        process.die()
         for connection in process.connections:
             connection.close()
         process.connections.clear()  # another process may use them next
@@ -128,7 +129,7 @@ class World:
             self.lock.owner = None
 
     def _run_in_executor(self, executor: Any, work: Any, *args: Any) -> Any:
-        thread = executor.thread if isinstance(executor, SimulatedPool) else SimulatedThread(self, PROCESS.get())
+        thread = executor.thread if isinstance(executor, SimulatedPool) else SimulatedThread(self, current_process())
         return thread.submit(lambda: work(*args))
 
     def last_change(self) -> int:
@@ -139,9 +140,9 @@ class World:
     def close(self) -> None:
         """End the run: close all connections, and let go of every process."""
         for process in (*self.processes, *self.graveyard):
-            process.is_dead = True
+            process.die()
             self.kill(process)
-        self.loop.lanes.clear()
+        self.loop.clear()
         self.loop.abandon_tasks()
         asyncio.tasks._all_tasks.clear()  # type: ignore[attr-defined]  # the next run has tasks of the same numbers
 
@@ -149,28 +150,64 @@ class World:
 
     def before(self, sql: str) -> None:
         """Called before each statement of a process: it may fail, or its process may die."""
-        self._at(sql, "before")
+        kind = self._draw(sql)
+        if kind is not None:
+            self._inject(kind, "before", sql)
+            self._fail(kind)
+
+    def during(self, sql: str) -> Callable[[], bool] | None:
+        """Called before each statement: returns what SQLite has to call while it runs, if it fails or dies there."""
+        kind = None if sql in ATOMIC else self._draw(sql)
+        return None if kind is None else self._interrupt(kind, sql)
 
     def after(self, sql: str) -> None:
         """Called after each statement: its reply may be lost, or its process may die."""
-        self._at(sql, "after")
+        kind = self._draw(sql)
+        if kind is not None:
+            self._inject(kind, "after", sql)
+            self._fail(kind)
 
-    def _at(self, sql: str, when: str) -> None:
-        process = self.process
-        if process is None or process.is_dead or not self.has_faults or sql.startswith("PRAGMA"):
-            return
-        self._statement += 1
-        kind = self.scenario.fault_at(self._statement, self.faults)
-        if kind is None:
-            return
-        self.counts[f"{kind} {when} {'COMMIT' if sql == 'COMMIT' else 'statement'}"] += 1
-        self.note(f"{process.name}: {kind} {when} {' '.join(sql.split())[:60]}  [statement {self._statement}]")
+    def stop_if_dead(self) -> None:
+        """End the work of a process that has died."""
+        if self.thread is not None and self.thread.process.is_dead:
+            raise Crash
+
+    def _draw(self, sql: str) -> str | None:
+        if self.thread is None:
+            return None
+        self.stop_if_dead()
+        if not self.has_faults or sql.startswith("PRAGMA"):
+            return None
+        self._place += 1
+        return self.scenario.fault_at(self._place, self.faults)
+
+    def _inject(self, kind: str, when: str, sql: str) -> None:
+        """Count a fault, and let the process die if it is a crash."""
+        assert self.process is not None
+        place = sql.lower() if sql == "CONNECT" else sql if sql in ATOMIC else "statement"
+        self.counts[f"{kind} {when} {place}"] += 1
+        self.note(f"{self.process.name}: {kind} {when} {' '.join(sql.split())[:60]}  [place {self._place}]")
         if kind == "crash":
-            process.is_dead = True
-            self.note(f"{process.name} is killed")
+            self.process.die()
+            self.note(f"{self.process.name} is killed")
             self.counts["kill"] += 1
+
+    def _fail(self, kind: str) -> None:
+        if kind == "crash":
             raise Crash
         raise sqlite3.OperationalError(f"simulated: {self.faults.choice(ERRORS)}")
+
+    def _interrupt(self, kind: str, sql: str) -> Callable[[], bool]:
+        is_due = True
+
+        def interrupt() -> bool:
+            nonlocal is_due
+            was_due, is_due = is_due, False
+            if was_due:
+                self._inject(kind, "during", sql)
+            return was_due
+
+        return interrupt
 
 
 def assert_single_thread() -> None:
@@ -178,5 +215,3 @@ def assert_single_thread() -> None:
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("oncehook")]
     assert not names, f"threads that the simulation does not control: {names}"
 
-
-__all__ = ["IN_THREAD", "PROCESS", "Process", "SimulatedClock", "World", "assert_single_thread"]
