@@ -201,7 +201,7 @@ class Driver:
         try:
             process.inbox = self.service.make_inbox()
             await process.inbox.start()
-            process.is_ready = True
+            process.is_ready = process.has_started = True
             self.world.note(f"{process.name} is ready")
         except OncehookError as error:  # the supervisor starts another one
             self.world.note(f"{process.name} cannot start: {error}")

@@ -9,6 +9,9 @@ from functools import cached_property
 
 ATTEMPTS = 4
 EFFECT_ATTEMPTS = 4
+STARTING = 0.15
+"""How likely a fault is while a process starts, compared with later. With more, few processes would ever be ready."""
+
 HANDLER_OUTCOMES = ("works", "works", "works", "fails", "later", "slow", "gives up", "kills", "blocks", "hangs")
 EFFECT_OUTCOMES = ("works", "works", "works", "fails", "answers and fails", "kills", "kills after", "slow")
 
@@ -33,14 +36,14 @@ class Scenario:
         rng = random.Random(f"{self.seed} plan")  # noqa: S311  # repeats a run, guards no secret
         self.processes = rng.choice((1, 2, 2, 3))
         self.consumers = ("main", "audit") if rng.random() < 0.4 else ("main",)
-        self.lease = rng.choice((3.0, 6.0, 10.0))
-        self.poll = rng.choice((2.0, 5.0))
+        self.lease = rng.choice((2.0, 3.0, 5.0))
+        self.poll = rng.choice((1.0, 3.0))
         self.concurrency = rng.choice((1, 2, 4))
         self.is_serial = rng.random() < 0.2
-        self.horizon = rng.uniform(5.0, 16.0)  # when faults stop
+        self.horizon = rng.uniform(4.0, 9.0)  # when faults stop
         self.slow = rng.choice((0.0, 0.0, 0.003, 0.02))
         self.error = rng.choice((0.0, 0.0, 0.005, 0.02, 0.05))
-        self.crash = rng.choice((0.0, 0.001, 0.003, 0.006))
+        self.crash = rng.choice((0.0, 0.002, 0.004, 0.008))
         self.lost = rng.choice((0.0, 0.0, 0.1, 0.3))  # responses that the sender does not get
         self.disconnect = rng.choice((0.0, 0.0, 0.1, 0.3))  # senders that go away while the receiver works
         events = rng.randint(2, 6)
@@ -86,9 +89,9 @@ class Scenario:
             for event in self.events
         }
 
-    def fault_at(self, place: int, rng: random.Random) -> str | None:
+    def fault_at(self, place: int, rng: random.Random, *, is_starting: bool) -> str | None:
         """What happens before, in or after a statement."""
-        value = rng.random()
+        value = rng.random() / (STARTING if is_starting else 1.0)
         kind = "crash" if value < self.crash else "error" if value < self.crash + self.error else None
         if kind is None or (self.only is not None and place not in self.only):
             return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from proof.simulation.world import Process, World
 
 SECRET = "whsec_simulation"  # noqa: S105  # it guards nothing
-HANDLER_TIMEOUT, EFFECT_TIMEOUT = 8.0, 3.0
+HANDLER_TIMEOUT, EFFECT_TIMEOUT = 4.0, 1.5
 WINDOW = 40 * 86400.0
 """The dedupe window. Payloads are kept as long."""
 
@@ -66,10 +66,10 @@ class Service:
         )
         serial = {"serial_by": "object", "serial_failed": "skip"} if scenario.is_serial else {}
         inbox.source("stripe", secrets=[SECRET], **serial)  # type: ignore[arg-type]
-        retry = Retry(attempts=ATTEMPTS, first=1.0, most=4.0)
+        retry = Retry(attempts=ATTEMPTS, first=0.5, most=2.0)
         for consumer in scenario.consumers:
             inbox.on("stripe", "invoice.paid", retry=retry, timeout=HANDLER_TIMEOUT, consumer=consumer)(self.handle)
-        inbox.effect(name="notify", retry=Retry(attempts=EFFECT_ATTEMPTS, first=1.0, most=4.0), timeout=EFFECT_TIMEOUT)(
+        inbox.effect(name="notify", retry=Retry(attempts=EFFECT_ATTEMPTS, first=0.5, most=2.0), timeout=EFFECT_TIMEOUT)(
             self.notify
         )
         database: Any = inbox._runtime.store.database
@@ -100,7 +100,7 @@ class Service:
         if outcome == "fails":
             raise ValueError("planned")
         if outcome == "later":
-            raise RetryLater("planned", after=2.0)
+            raise RetryLater("planned", after=1.0)
         if outcome == "gives up":
             raise Fail("planned")
 

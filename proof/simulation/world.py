@@ -34,6 +34,7 @@ class Process:
         self.inbox: Inbox | None = None
         self.is_dead = False
         self.is_ready = False
+        self.has_started = False
         self.connections: list[sqlite3.Connection] = []
         self.loop_lane = Lane(loop, self)
         self.thread_lane = Lane(loop, self)
@@ -179,7 +180,7 @@ class World:
         if not self.has_faults or sql.startswith("PRAGMA"):
             return None
         self._place += 1
-        return self.scenario.fault_at(self._place, self.faults)
+        return self.scenario.fault_at(self._place, self.faults, is_starting=not self.thread.process.has_started)
 
     def _inject(self, kind: str, when: str, sql: str) -> None:
         """Count a fault, and let the process die if it is a crash."""
