@@ -12,7 +12,7 @@ EFFECT_ATTEMPTS = 4
 STARTING = 0.15
 """How likely a fault is while a process starts, compared with later. With more, few processes would ever be ready."""
 
-HANDLER_OUTCOMES = ("works", "works", "works", "fails", "later", "slow", "gives up", "kills", "blocks", "hangs")
+HANDLER_OUTCOMES = ("works", "works", "works", "fails", "later", "slow", "gives up", "kills", "blocks", "hangs", "stalls")
 EFFECT_OUTCOMES = ("works", "works", "works", "fails", "answers and fails", "kills", "kills after", "slow")
 
 
@@ -73,13 +73,17 @@ class Scenario:
     @cached_property
     def handler_plans(self) -> dict[tuple[str, str], list[str]]:
         """The outcome of each attempt of an event and consumer. Further attempts work."""
-        return {
+        plans = {
             (event, consumer): [
                 self._outcomes.choice(HANDLER_OUTCOMES) for _ in range(self._outcomes.choice((0, 1, 2)))
             ]
             for event in self.events
             for consumer in self.consumers
         }
+        for plan in plans.values():
+            if plan[-1:] == ["stalls"]:
+                plan.append("slow")  # the attempt that replaces it is likely to run when the stalled one continues
+        return plans
 
     @cached_property
     def effect_plans(self) -> dict[str, list[str]]:

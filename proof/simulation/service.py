@@ -82,13 +82,17 @@ class Service:
         self.handled[place] = self.handled.get(place, 0) + 1
         plan = self.scenario.handler_plans[event.id, event.consumer]
         outcome = plan[event.attempt - 1] if event.attempt <= len(plan) and not event.replays else "works"
-        if not self.world.has_faults and outcome in ("kills", "hangs", "blocks"):
+        if not self.world.has_faults and outcome in ("kills", "hangs", "blocks", "stalls"):
             outcome = "works"
         self.world.note(f"{process.name}: {event.id}/{event.consumer} attempt {event.attempt} {outcome}")
         if outcome == "slow":
             await asyncio.sleep(self.scenario.lease * 0.7)
         if outcome == "blocks":
             process.block_until(self.world.loop.now + 2.5 * self.scenario.lease)
+            await asyncio.sleep(0)
+        if outcome == "stalls":
+            self.world.counts["SIGSTOP in a handler"] += 1
+            process.stop_until(self.world.loop.now + self.world.schedule.uniform(1.3, 3.0) * self.scenario.lease)
             await asyncio.sleep(0)
         await tx.execute("INSERT INTO ledger VALUES (?, ?, ?)", event.receipt, event.replays, event.consumer)
         await event.effect(f"notify:{event.id}", "notify", event_id=event.id)
