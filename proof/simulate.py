@@ -23,6 +23,11 @@ from proof.simulation.run import Run, run_seed
 
 CHUNK = 20
 SHRINK_RUNS = 80
+OUTSIDE = ("SIGSTOP", "SIGSTOP in a handler", "graceful stop", "clock jump", "client disconnect", "lost response")
+"""Faults that are not at a statement."""
+
+FAULTS = ("kill", *OUTSIDE)
+DELIVERIES = ("duplicate delivery", "reordered event", "replay", "pruned receipts")
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Summary:
     failures: dict[int, str] = field(default_factory=dict)
     simulated_seconds: float = 0.0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    first: int = 0
 
     def add(self, run: Run) -> None:
         self.seeds += 1
@@ -42,15 +49,41 @@ class Summary:
         if run.failure is not None:
             self.failures[run.seed] = run.failure
 
+    @property
+    def faults(self) -> int:
+        """How many faults were injected. A process that dies at a statement is one fault, not two."""
+        at_statements = sum(number for name, number in self.counts.items() if name.startswith("error "))
+        return at_statements + sum(self.counts[name] for name in FAULTS)
+
     def as_json(self) -> dict[str, Any]:
+        crashes = {name: number for name, number in self.counts.items() if name.startswith("crash ")}
+        errors = {name: number for name, number in self.counts.items() if name.startswith("error ")}
         return {
+            "title": "Deterministic simulation",
+            "statement": "The real code kept every invariant on a simulated clock and scheduler, with faults before, in"
+            " and after its statements and commits.",
+            "ok": not self.failures,
+            "seconds": round(self.seconds, 1),
+            "facts": [
+                ["seeds", self.seeds],
+                ["seeds that failed", len(self.failures)],
+                ["faults", self.faults],
+                ["processes that died", self.counts["kill"]],
+                ["deaths at a statement, a commit or a connect", sum(crashes.values())],
+                ["errors and lost replies at them", sum(errors.values())],
+                *([name, self.counts[name]] for name in (*OUTSIDE, *DELIVERIES)),
+                ["simulated seconds", round(self.simulated_seconds)],
+                ["seconds of CPU time", round(self.cpu_seconds, 1)],
+            ],
+            "command": f"python -m proof.simulate --seeds {self.first}:{self.first + self.seeds}",
             "seeds": self.seeds,
             "failures": self.failures,
+            "faults": self.faults,
             "kills": self.counts["kill"],
             "counts": dict(sorted(self.counts.items())),
             "simulated_seconds": round(self.simulated_seconds),
-            "seconds": round(self.seconds, 1),
-            "seeds_per_second": round(self.seeds / self.seconds, 1) if self.seconds else None,
+            "cpu_seconds": round(self.cpu_seconds, 1),
+            "seeds_per_cpu_second": round(self.seeds / self.cpu_seconds, 1) if self.cpu_seconds else None,
         }
 
 
@@ -79,11 +112,17 @@ def run_all(seeds: range, jobs: int, plant: str | None = None, *, with_trace: bo
 
 def summarize(seeds: range, jobs: int, plant: str | None = None) -> Summary:
     """Run seeds, and add up what happened."""
-    summary, began = Summary(), time.monotonic()
+    summary, began, used = Summary(first=seeds.start), time.monotonic(), _cpu_seconds()
     for run in run_all(seeds, jobs, plant):
         summary.add(run)
-    summary.seconds = time.monotonic() - began
+    summary.seconds, summary.cpu_seconds = time.monotonic() - began, _cpu_seconds() - used
     return summary
+
+
+def _cpu_seconds() -> float:
+    """The CPU time of this process and of those that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def first_failure(seeds: range, plant: str) -> Run | None:

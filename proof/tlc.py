@@ -13,6 +13,8 @@ HERE = Path(__file__).parent
 MISSING_JAVA = (
     "TLC needs Java, and there is no `java` on PATH: install default-jre-headless (Debian) or any JRE 11 or later"
 )
+SHORT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LONG = ("-XX:+UseParallelGC",)
 _STATES = re.compile(r"(\d+) states generated, (\d+) distinct states found")
 _DEPTH = re.compile(r"The depth of the complete state graph search is (\d+)")
 _VIOLATED = re.compile(r"Error: Invariant (\w+) is violated|Temporal properties were violated|Error: Deadlock reached")
@@ -45,9 +47,18 @@ def jar() -> Path:
 
 
 def run_tlc(
-    module: str, configuration: str, *, extra: dict[str, str] | None = None, workers: int = 1, deadlock: bool = False
+    module: str,
+    configuration: str,
+    *,
+    extra: dict[str, str] | None = None,
+    workers: int = 1,
+    deadlock: bool = False,
+    is_short: bool = False,
 ) -> Report:
-    """Check a module of this folder with a configuration. `extra` are further modules, by name."""
+    """Check a module of this folder with a configuration. `extra` are further modules, by name.
+
+    Java does not optimize its code if the check `is_short`, which takes longer than the check itself.
+    """
     java = shutil.which("java")
     if java is None:
         raise TlcFailed(MISSING_JAVA)
@@ -59,7 +70,7 @@ def run_tlc(
         Path(folder, "Model.cfg").write_text(configuration)
         command = [
             java,
-            "-XX:+UseParallelGC",
+            *(SHORT if is_short else LONG),
             "-Xmx3g",
             "-Xss16m",
             "-cp",
@@ -68,7 +79,7 @@ def run_tlc(
             "-workers",
             str(workers),
         ]
-        command += ["-nowarning", "-metadir", f"{folder}/states", "-config", "Model.cfg"]
+        command += ["-nowarning", "-lncheck", "final", "-metadir", f"{folder}/states", "-config", "Model.cfg"]
         command += [] if deadlock else ["-deadlock"]  # the flag turns the check off
         began = time.monotonic()
         done = subprocess.run([*command, module], cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603  # TLC

@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -212,13 +213,20 @@ def validate_all(runs: Sequence[Run]) -> list[Validated]:
     return [validate(group) for group in groups.values()]
 
 
-def summary(validated: Sequence[Validated]) -> dict[str, Any]:
+def summary(validated: Sequence[Validated], seeds: str, seconds: float) -> dict[str, Any]:
     """The results as JSON."""
+    runs, steps = sum(one.runs for one in validated), sum(one.steps for one in validated)
+    rejected = [one.rejected for one in validated if one.rejected is not None]
     return {
-        "runs": sum(one.runs for one in validated),
-        "steps": sum(one.steps for one in validated),
-        "seconds": round(sum(one.report.seconds for one in validated), 1),
-        "rejected": [one.rejected for one in validated if one.rejected is not None],
+        "title": "Simulated runs replayed against the model",
+        "statement": "TLC accepts every recorded run of the simulation as a behaviour of the model.",
+        "ok": not rejected,
+        "seconds": round(seconds, 1),
+        "facts": [["runs", runs], ["steps of the model", steps], ["runs that the model rejects", len(rejected)]],
+        "command": f"python -m proof.traces --seeds {seeds}",
+        "runs": runs,
+        "steps": steps,
+        "rejected": rejected,
     }
 
 
@@ -229,12 +237,13 @@ def main() -> int:
     parser.add_argument("--plant")
     options = parser.parse_args()
     first, _, last = options.seeds.partition(":")
+    began = time.monotonic()
     runs = list(run_all(range(int(first), int(last)), options.jobs, options.plant, with_trace=True))
     validated = validate_all(runs)
     for one in validated:
         result = one.rejected or "all are behaviours of the model"
         print(f"{one.runs} runs, {one.steps:,} steps, {one.report.seconds:.1f} s: {result}")
-    write_result("traces", summary(validated))
+    write_result("traces", summary(validated, options.seeds, time.monotonic() - began))
     return int(any(one.rejected for one in validated))
 
 

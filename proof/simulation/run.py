@@ -368,4 +368,3 @@ class Driver:
 
     def trace(self) -> list[dict[str, Any]]:
         return [dict(row) for row in self.world.observer.execute("SELECT * FROM trace ORDER BY id")]
-

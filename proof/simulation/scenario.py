@@ -12,7 +12,19 @@ EFFECT_ATTEMPTS = 4
 STARTING = 0.15
 """How likely a fault is while a process starts, compared with later. With more, few processes would ever be ready."""
 
-HANDLER_OUTCOMES = ("works", "works", "works", "fails", "later", "slow", "gives up", "kills", "blocks", "hangs", "stalls")
+HANDLER_OUTCOMES = (
+    "works",
+    "works",
+    "works",
+    "fails",
+    "later",
+    "slow",
+    "gives up",
+    "kills",
+    "blocks",
+    "hangs",
+    "stalls",
+)
 EFFECT_OUTCOMES = ("works", "works", "works", "fails", "answers and fails", "kills", "kills after", "slow")
 
 

@@ -215,4 +215,3 @@ def assert_single_thread() -> None:
     """Raise if a part of the inbox started a thread, whose order the seed would not decide."""
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("oncehook")]
     assert not names, f"threads that the simulation does not control: {names}"
-

@@ -45,9 +45,25 @@ for plant in sys.argv[2:]:
     found[plant] = {"seeds": run.seed + 1, "failure": run.failure, **faults}
 print(json.dumps(found))
 """
+QUICK_FAULTS = (
+    "crash before statement",
+    "crash during statement",
+    "crash after statement",
+    "error before COMMIT",
+    "error during statement",
+    "error after COMMIT",
+    "error before connect",
+    "lost response",
+    "duplicate delivery",
+    "reordered event",
+    "SIGSTOP",
+    "clock jump",
+    "graceful stop",
+    "replay",
+)
 QUICK_PLANTS = {
     "ack-before-commit": "I1",
-    "prune-inside-window": "I1",
+    "prune-inside-window": "I12",
     "mark-before-call": "I11",
     "stale-subscriptions": "I1",
 }
@@ -59,8 +75,10 @@ def test_seeds_hold_every_invariant(tmp_path: Path) -> None:
     results = results_of(tmp_path, "simulation")
     assert results["seeds"] == 15 and results["failures"] == {}
     assert results["kills"] > 15, "the seeds kill too few processes to prove anything"
-    for fault in ("error after COMMIT", "crash before statement", "SIGSTOP", "clock jump", "graceful stop", "replay"):
+    for fault in QUICK_FAULTS:
         assert results["counts"].get(fault, 0) > 0, f"no seed had the fault {fault!r}"
+    assert results["ok"] and results["command"] == "python -m proof.simulate --seeds 0:15"
+    assert ["faults", results["faults"]] in results["facts"]
 
 
 def test_seed_gives_the_same_run_in_another_process() -> None:
@@ -69,7 +87,7 @@ def test_seed_gives_the_same_run_in_another_process() -> None:
 
 
 def test_planted_bugs_are_found_and_shrunk() -> None:
-    done = run_proof("-c", FIND, "20", *QUICK_PLANTS)
+    done = run_proof("-c", FIND, "30", *QUICK_PLANTS)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert {plant: result["failure"].partition(":")[0] for plant, result in found.items()} == QUICK_PLANTS
@@ -82,7 +100,8 @@ def test_five_thousand_seeds_hold_every_invariant(tmp_path: Path) -> None:
     done = run_proof("-m", "proof.simulate", "--seeds", "0:5000", folder=folder)
     print(done.stdout[-6000:])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert results_of(folder, "simulation")["seeds"] == 5000
+    results = results_of(folder, "simulation")
+    assert results["seeds"] == 5000 and results["faults"] >= 50_000
 
 
 @pytest.mark.torture
