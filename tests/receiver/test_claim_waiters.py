@@ -6,6 +6,7 @@ import pytest
 
 from oncehook.model.errors import StoreUnavailable
 from oncehook.receiver.claim import ImmediateFuture, new_waiter
+from tests.support.waiting import next_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -50,5 +51,5 @@ async def test_a_task_awaits_a_future_of_its_loop_and_other_code_an_immediate_on
     assert isinstance(new_waiter(loop), asyncio.Future)
     without_task: list[object] = []
     loop.call_soon(lambda: without_task.append(new_waiter(loop)))
-    await asyncio.sleep(0)
+    await next_turn()
     assert isinstance(without_task[0], ImmediateFuture)
