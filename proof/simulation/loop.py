@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVarTuple
+
+Arguments = TypeVarTuple("Arguments")
 
 
 class Lane:
@@ -68,7 +70,7 @@ class SimulatedHandle(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback, self._args = None, ()
 
 
 class SimulatedTask(asyncio.Task[Any]):
@@ -153,18 +155,35 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # -- callbacks ------------------------------------------------------------------------------------------------
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
         handle = SimulatedHandle(self.now, callback, args, copy_context() if context is None else context)
         handle._context.get(LANE, self.outside).append(handle)
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
         handle = SimulatedHandle(when, callback, args, copy_context() if context is None else context)
         self._timed += 1
         heapq.heappush(self._timers, (when, self._timed, handle))
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def activate(self, lane: Lane) -> None:
