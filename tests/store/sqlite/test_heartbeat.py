@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,38 @@ async def test_locked_file_raises_unavailable_and_leaves_no_transaction(store: S
     try:
         with pytest.raises(StoreUnavailable, match="the heartbeat failed: database is locked"):
             connection.extend([leased.lease_key], 0.03)
+        writer.execute("ROLLBACK")
+        connection.extend([leased.lease_key], 60.0)
+    finally:
+        writer.close()
+        connection.close()
+
+
+class UnableToEnd(sqlite3.Connection):
+    """A connection whose transactions can neither commit nor roll back."""
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *args)
+
+    def rollback(self) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+
+async def test_connection_that_cannot_roll_back_does_not_keep_the_write_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (leased,) = await claim_and_lease(store)
+    file = sqlite_of(store).file
+    connection = SqliteHeartbeatConnection(file.path, file.sql)
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=UnableToEnd))
+        with pytest.raises(StoreUnavailable, match="the heartbeat failed: disk I/O error"):
+            connection.extend([leased.lease_key], 60.0)
+    writer = sqlite3.connect(file.path, isolation_level=None, timeout=0)
+    try:
+        writer.execute("BEGIN IMMEDIATE")
         writer.execute("ROLLBACK")
         connection.extend([leased.lease_key], 60.0)
     finally:

@@ -154,7 +154,7 @@ class Writer:
             self._connection = self._connection or _connect(self.path, self.busy_seconds)
             return work(self._connection), None
         except BaseException as error:  # the caller gets the error, and the thread continues
-            self._connection = _without_transaction(self._connection)
+            self._connection = without_transaction(self._connection)
             return None, error
         finally:
             if has_lock:
@@ -167,8 +167,8 @@ class Writer:
             connection.close()
 
 
-def _without_transaction(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
-    """Roll back, and return the connection. Return None if that failed: the writer then opens another one."""
+def without_transaction(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
+    """Roll back, and return the connection. Close it and return None if that failed: its owner opens another one."""
     if connection is None:
         return None
     try:

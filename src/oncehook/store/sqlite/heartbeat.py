@@ -8,7 +8,7 @@ from typing import Any
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import LeaseKey
 from oncehook.store.leases import lease_keys_json
-from oncehook.store.sqlite.file import BUSY_MS
+from oncehook.store.sqlite.file import BUSY_MS, without_transaction
 
 
 class SqliteHeartbeatConnection:
@@ -35,8 +35,7 @@ class SqliteHeartbeatConnection:
             self._connection.execute(self.sql[name], parameters).fetchall()
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.rollback()
+            self._connection = without_transaction(self._connection)
             raise StoreUnavailable(f"the heartbeat failed: {error}") from error
 
     def close(self) -> None:
