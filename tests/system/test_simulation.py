@@ -62,10 +62,10 @@ QUICK_FAULTS = (
     "replay",
 )
 QUICK_PLANTS = {
-    "ack-before-commit": "I1",
-    "prune-inside-window": "I12",
-    "mark-before-call": "I11",
-    "stale-subscriptions": "I1",
+    "ack-before-commit": {"I1"},
+    "prune-inside-window": {"I1", "I12"},
+    "mark-before-call": {"I11"},
+    "stale-subscriptions": {"I1"},
 }
 
 
@@ -90,7 +90,9 @@ def test_planted_bugs_are_found_and_shrunk() -> None:
     done = run_proof("-c", FIND, "30", *QUICK_PLANTS)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
-    assert {plant: result["failure"].partition(":")[0] for plant, result in found.items()} == QUICK_PLANTS
+    for plant, invariants in QUICK_PLANTS.items():
+        failure = found[plant]["failure"]
+        assert failure.partition(":")[0] in invariants, f"{plant} was found as {failure!r}"
     assert all(result["shrunk"] <= result["faults"] for result in found.values())
 
 
