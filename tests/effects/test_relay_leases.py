@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -168,6 +169,27 @@ async def test_other_effects_run_between_two_quarantined_ones(sending: Inbox, ro
     finally:
         await running.stop()
     assert sorted(order[1:3]) == ["send:other_1", "send:other_2"]
+
+
+async def test_lease_of_an_effect_outlasts_its_call(sending: Inbox, rows: Rows) -> None:
+    """Else another relay would rescue the effect, and call it again, while the first call still runs."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @sending.effect(timeout="10m")
+    async def send(effect: Effect, number: int) -> None:
+        started.set()
+        await go_on.wait()
+
+    await record(sending, "evt_1")
+    running = relay.Relay(sending._runtime.store, sending._runtime.effects)
+    running.start()
+    await asyncio.wait_for(started.wait(), 10)
+    ((begin, end),) = rows("SELECT leased_at, lease_until FROM webhook_effects")
+    if isinstance(begin, str):
+        begin, end = datetime.fromisoformat(begin), datetime.fromisoformat(end)
+    assert (end - begin).total_seconds() > 600
+    go_on.set()
+    await running.stop()
 
 
 async def test_a_stop_lets_a_running_call_finish_and_leases_no_more(sending: Inbox, rows: Rows) -> None:

@@ -281,6 +281,11 @@ async def test_a_full_intake_rejects_immediately_and_accepts_again_when_there_is
     larger_than_the_intake = [make_claim(f"large_{n}", body=b"x" * 120) for n in range(20)]
     assert all(claimed.fresh for claimed in await claimer.claim(larger_than_the_intake))
     assert rows(COUNT) == [(27 + store.parallel,)]
+    held = await fill_all_commits(claimer, store)
+    (again,) = await start(claimer, [make_claim("again", body=b"x" * 120)])
+    store.gate.set()
+    assert (await again)[0].fresh, "the claims before must not fill the intake any more"
+    await asyncio.gather(*held)
 
 
 async def test_a_claim_that_waited_too_long_is_rejected_and_not_recorded(store: GatedStore, rows: Rows) -> None:

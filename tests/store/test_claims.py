@@ -61,6 +61,15 @@ async def test_same_event_id_in_two_sources_makes_two_receipts(store: Store, row
     assert rows(COUNT) == [(2,)]
 
 
+async def test_duplicate_of_a_tenant_is_that_of_its_own_receipt(store: Store) -> None:
+    names = ("", "acme", "globex")
+    first = await store.claims.insert([make_claim("evt_1", tenant=name, body=name.encode()) for name in names])
+    assert all(claimed.fresh for claimed in first) and len({claimed.receipt for claimed in first}) == 3
+    for number, name in enumerate(names):
+        (again,) = await store.claims.insert([make_claim("evt_1", tenant=name, body=name.encode())])
+        assert (again.fresh, again.receipt, again.same_body) == (False, first[number].receipt, True)
+
+
 @pytest.mark.parametrize("size", [3, 70, 700])
 async def test_insert_returns_results_in_the_order_of_the_claims(store: Store, size: int) -> None:
     known = [make_claim(f"evt_{n}") for n in range(1, size, 3)]
