@@ -34,6 +34,15 @@ def test_failed_commit_is_repeated_with_the_next_one() -> None:
     assert offsets.take_commits() == {0: 3}
 
 
+def test_failed_commit_does_not_replace_a_later_one() -> None:
+    offsets = delivered(1, 2)
+    offsets.finish(0, 1)
+    commits = offsets.take_commits()
+    offsets.finish(0, 2)  # while the commit runs
+    offsets.restore_commits(commits)
+    assert offsets.take_commits() == {0: 3}
+
+
 def test_partition_that_was_taken_away_is_not_committed() -> None:
     offsets = delivered(1)
     offsets.deliver(1, 5)

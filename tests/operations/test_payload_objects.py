@@ -30,6 +30,21 @@ async def test_unused_objects_are_deleted_after_their_time_and_others_stay(
         assert rows("SELECT address FROM webhook_payload_objects") == [(addresses[0],)]
 
 
+async def test_object_that_cannot_be_deleted_keeps_its_row(
+    database: str, tmp_path: Path, rows: Rows, emitted: list[tuple[str, dict[str, Any]]]
+) -> None:
+    folder = FolderStore(tmp_path / "payloads")
+    async with open_store(database, payload_store=folder.address) as store:
+        kept, deleted = await store.objects.put(b"kept"), await store.objects.put(b"deleted")
+        await store.payload_objects.reserve([(address, make_claim("evt_1")) for address in (kept, deleted)])
+        await store.payload_objects.release_unused(-10.0, 10)
+        folder.remove(kept)
+        Path(kept.removeprefix("file://")).mkdir()  # no object, and a file cannot replace it
+        assert await delete_released(store) == 1
+        assert emitted == [("payload_objects_not_deleted", {"count": 1})]
+        assert rows("SELECT address FROM webhook_payload_objects") == [(kept,)]
+
+
 async def test_store_that_is_down_keeps_the_rows_for_the_next_run(
     database: str, tmp_path: Path, rows: Rows, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:

@@ -252,3 +252,14 @@ async def test_number_that_is_drawn_again_shows_that_the_database_was_set_back()
     assert await fast.send("evt_1") == [True], "it was forgotten"
     assert await fast.send("evt_1") == [False]
     assert fast.database.claimed.count("evt_1") == 3 and fast.database.renewals <= 1
+
+
+async def test_other_processes_forget_too_after_a_number_was_drawn_again() -> None:
+    fast = Fast(ids_ascend=True)
+    await fast.send("evt_1", "evt_2")
+    fast.database.known.clear()
+    assert await fast.send("evt_3", "evt_4") == [True, True]  # they get the numbers of the lost events
+    assert await fast.send("evt_3") == [False]
+    assert fast.database.renewals == 0
+    assert await fast.send("evt_3") == [False]
+    assert fast.database.renewals == 1, "a shared cache may still have the lost events under these numbers"

@@ -83,6 +83,12 @@ async def test_nothing_is_removed_while_the_database_is_down(draining: Draining)
     assert spooled(draining.folder) == []
 
 
+async def test_empty_spool_lets_deliveries_be_claimed_again(draining: Draining) -> None:
+    """Nothing was written, because the disk was full. Else deliveries would go to the spool for ever."""
+    assert await draining.drain.drain_once()
+    assert draining.resumed == 1
+
+
 async def test_drain_that_was_killed_before_the_removal_claims_the_same_events_again(draining: Draining) -> None:
     """The second time they are duplicates."""
     draining.write("evt_1", "evt_2")
