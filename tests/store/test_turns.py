@@ -49,6 +49,8 @@ async def test_tenants_get_equal_shares(tenants: Store) -> None:
     leased = [await take(tenants, 16) for _ in range(10)]
     total = sum((counts(batch) for batch in leased), Counter[str]())
     assert sum(total.values()) == 160 and max(total.values()) - min(total.values()) <= 8, total
+    for batch in leased:
+        assert len({receipt.tenant for receipt in batch[:4]}) == 4, "the first event of each tenant comes first"
 
 
 async def test_every_tenant_has_its_turn_within_one_rotation(tenants: Store) -> None:
