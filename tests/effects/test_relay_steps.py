@@ -221,6 +221,7 @@ async def test_effect_whose_process_died_wakes_the_relay_and_an_unknown_one_is_r
     assert await made._lease() == 0, "nothing else starts meanwhile"
     await eventually(lambda: not made._running, "the quarantined effect ended")
     assert len(calls) == 1 and made._quarantine.item is None
+    assert await made._lease_crashed(made._targets()) == [] and made._has_crashed is False
     rows("UPDATE webhook_effects SET target = 'unknown', status = 'waiting' RETURNING id")
     for _ in range(2):
         await made._check_waiting()

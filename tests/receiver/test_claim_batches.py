@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncehook.model.claim import Claim, Claimed
-from oncehook.model.errors import IntakeFull, StoreUnavailable
+from oncehook.model.errors import IntakeFull, KeyTaken, StoreUnavailable
 from oncehook.receiver.claim import Claimer, ClaimGroup, _result
 from tests.support.clocks import ManualClock
 from tests.support.events import make_claim
@@ -131,3 +131,84 @@ def test_later_claim_of_an_id_in_a_batch_is_a_duplicate_with_its_own_fingerprint
     assert _result(first, first, outcome) is outcome
     for claim, same_body in ((same, True), (other, False)):
         assert _result(claim, first, outcome) == Claimed(7, False, first.status, first.fingerprint, same_body)
+
+
+# -- what the store is asked, and what it answers -------------------------------------------------------------------
+
+
+class AnsweringStore:
+    """Records the event ids of each call, and raises the errors that it is given, one for each call."""
+
+    parallel = 1
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls: list[list[str]] = []
+
+    async def insert(self, claims: Sequence[Claim]) -> list[Claimed]:
+        self.calls.append([claim.event_id for claim in claims])
+        if self.errors:
+            raise self.errors.pop(0)
+        return [Claimed(number, True, claim.status, claim.fingerprint) for number, claim in enumerate(claims, 1)]
+
+    async def insert_or_find(self, claim: Claim) -> Claimed:
+        return (await self.insert([claim]))[0]
+
+
+def make_answering(*errors: Exception) -> tuple[Claimer, AnsweringStore, list[int]]:
+    store: Any = AnsweringStore(*errors)
+    seen: list[int] = []
+    claimer = Claimer(
+        store,
+        observe=lambda pairs: seen.append(len(pairs)),
+        limit=10,
+        limit_bytes=1000,
+        timeout=10,
+        clock=ManualClock(),
+    )
+    return claimer, store, seen
+
+
+async def test_store_gets_each_event_id_of_a_batch_once_and_all_at_once_if_they_differ() -> None:
+    claimer, store, seen = make_answering()
+    twice = [make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_1")]
+    assert [result.fresh for result in await claimer.claim(twice)] == [True, True, False]
+    await claimer.claim([make_claim("evt_3"), make_claim("evt_4")])
+    await claimer.drain()
+    assert store.calls == [["evt_1", "evt_2"], ["evt_3", "evt_4"]]
+    assert seen == [3, 2]
+
+
+async def test_sender_gets_the_error_of_the_store_and_the_next_claim_works() -> None:
+    claimer, store, seen = make_answering(StoreUnavailable("no answer"))
+    with pytest.raises(StoreUnavailable, match="^no answer$"):
+        await claimer.claim([make_claim("evt_1")])
+    assert (await claimer.claim([make_claim("evt_1")]))[0].fresh
+    assert (store.calls, seen) == ([["evt_1"], ["evt_1"]], [1])
+
+
+async def test_sender_gets_the_error_of_a_claim_whose_key_is_taken() -> None:
+    claimer, store, seen = make_answering(KeyTaken("it is taken"), StoreUnavailable("no answer"))
+    with pytest.raises(StoreUnavailable, match="^no answer$"):
+        await claimer.claim([make_claim("evt_1"), make_claim("evt_2")])
+    await claimer.drain()
+    assert (store.calls, seen) == ([["evt_1", "evt_2"], ["evt_1"]], [])
+
+
+async def test_claims_whose_key_is_taken_are_recorded_one_by_one() -> None:
+    claimer, store, seen = make_answering(KeyTaken("it is taken"))
+    results = await claimer.claim([make_claim("evt_1"), make_claim("evt_2")])
+    await claimer.drain()
+    assert [result.fresh for result in results] == [True, True]
+    assert (store.calls, seen) == ([["evt_1", "evt_2"], ["evt_1"], ["evt_2"]], [2])
+
+
+async def test_drain_ends_although_a_commit_was_cancelled() -> None:
+    claimer = make_claimer()
+    waiting = await start(claimer, 1)
+    draining = asyncio.create_task(claimer.drain())
+    await next_turn()
+    (commit,) = claimer._tasks
+    commit.cancel()
+    await draining
+    assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], StoreUnavailable)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.errors import RowRefused
 from oncehook.model.receipt import StoredPayload
 from oncehook.model.states import State
@@ -182,3 +183,31 @@ async def test_invalid_row_is_rejected_and_nothing_of_its_batch_is_stored(
     assert "evt_" not in str(rejection.value)
     assert rows(COUNT) == [(0,)]
     assert (await store.claims.insert([make_claim("evt_1")]))[0].fresh
+
+
+async def test_inline_claim_is_leased_at_once(store: Store, rows: Rows) -> None:
+    await store.claims.insert([make_claim("evt_1", inline_seconds=30.0, inline_lease=5), make_claim("evt_2")])
+    facts = "SELECT attempts, lease = 5, lease_until IS NOT NULL FROM webhook_receipts ORDER BY event_id"
+    assert rows(facts) == [(1, True, True), (0, False, False)]
+
+
+async def test_new_event_gets_a_receipt_for_each_consumer(store: Store, rows: Rows) -> None:
+    copies = (ConsumerClaim("crm"), ConsumerClaim("search", State.IGNORED, "its filter left it out"))
+    for _ in range(2):  # the second is a duplicate
+        await store.claims.insert([make_claim("evt_1", copies=copies), make_claim("evt_2")])
+    receipts = "SELECT event_id, consumer, status, last_error FROM webhook_receipts ORDER BY event_id, consumer"
+    assert rows(receipts) == [
+        ("evt_1", "crm", "received", None),
+        ("evt_1", "main", "received", None),
+        ("evt_1", "search", "ignored", "its filter left it out"),
+        ("evt_2", "main", "received", None),
+    ]
+
+
+async def test_claim_with_a_taken_key_is_a_duplicate_of_the_receipt_that_has_it(store: Store, rows: Rows) -> None:
+    first = await store.claims.insert_or_find(make_claim("evt_1", keys=("k1",), body=b"first"))
+    assert (first.fresh, first.same_body) == (True, True)
+    for body, same in ((b"first", True), (b"second", False)):
+        found = await store.claims.insert_or_find(make_claim("evt_2", keys=("k0", "k1"), body=body))
+        assert (found.receipt, found.fresh, found.same_body) == (first.receipt, False, same)
+    assert rows(COUNT) == [(1,)]

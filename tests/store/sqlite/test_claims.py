@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from oncehook.model.claim import Duplicate
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.claim import Claimed, Duplicate
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.states import State
 from oncehook.store.rows import MAX_DUPLICATES
@@ -36,6 +37,21 @@ async def test_claim_that_waited_too_long_for_the_writer_is_not_stored(store: St
     with pytest.raises(StoreUnavailable, match="busy for too long"):
         await store.claims.insert([make_claim("evt_1")])
     assert rows("SELECT * FROM webhook_receipts") == []
+
+
+async def test_claim_waits_for_the_writer_for_half_of_the_claim_timeout(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def claim_in_time(connection: object, claims: object, latest: float) -> list[Claimed]:
+        waits.append(latest - SYSTEM.monotonic())
+        return []
+
+    monkeypatch.setattr(store.claims, "_claim_in_time", claim_in_time)
+    await store.claims.insert([make_claim("evt_1")])
+    half = store.settings.claim_timeout / 2
+    assert 0.8 * half < waits[0] <= half
 
 
 async def test_event_that_is_claimed_as_a_dead_letter_failed_when_it_arrived(store: Store, rows: Rows) -> None:
