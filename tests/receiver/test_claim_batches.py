@@ -181,7 +181,7 @@ async def test_store_gets_each_event_id_of_a_batch_once_and_all_at_once_if_they_
 
 async def test_sender_gets_the_error_of_the_store_and_the_next_claim_works() -> None:
     claimer, store, seen = make_answering(StoreUnavailable("no answer"))
-    with pytest.raises(StoreUnavailable, match="^no answer$"):
+    with pytest.raises(StoreUnavailable, match=r"^no answer$"):
         await claimer.claim([make_claim("evt_1")])
     assert (await claimer.claim([make_claim("evt_1")]))[0].fresh
     assert (store.calls, seen) == ([["evt_1"], ["evt_1"]], [1])
@@ -189,7 +189,7 @@ async def test_sender_gets_the_error_of_the_store_and_the_next_claim_works() -> 
 
 async def test_sender_gets_the_error_of_a_claim_whose_key_is_taken() -> None:
     claimer, store, seen = make_answering(KeyTaken("it is taken"), StoreUnavailable("no answer"))
-    with pytest.raises(StoreUnavailable, match="^no answer$"):
+    with pytest.raises(StoreUnavailable, match=r"^no answer$"):
         await claimer.claim([make_claim("evt_1"), make_claim("evt_2")])
     await claimer.drain()
     assert (store.calls, seen) == ([["evt_1", "evt_2"], ["evt_1"]], [])
