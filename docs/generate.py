@@ -335,13 +335,17 @@ def _where(where: Where) -> str:
     return f"none: {where}"
 
 
+MUTATION_COLUMNS = {"possible mutants": "available", "tried": "mutants"}
+MUTATION_COLUMNS |= {name: name for name in ("killed", "equivalent", "survived")}
+
+
 def mutation_table() -> str:
     score = json.loads((ROOT / "proof" / "mutation" / "score.json").read_text("utf-8"))
     rows = [
-        (name, *(str(group[key]) for key in ("mutants", "killed", "equivalent", "survived")), f"{group['score']:.1%}")
+        (name, *(str(group[key]) for key in MUTATION_COLUMNS.values()), f"{group['score']:.1%}")
         for name, group in score["groups"].items()
     ]
-    return table(("group", "mutants", "killed", "equivalent", "survived", "score"), rows)
+    return table(("group", *MUTATION_COLUMNS, "score"), rows)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

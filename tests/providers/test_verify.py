@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
-from oncehook.model.errors import Rejected
+from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.providers.definition import Retries, built_in
 from oncehook.providers.sign import sign
-from oncehook.providers.verify import load_key, seconds_of, window_of
+from oncehook.providers.verify import Verifier, load_key, seconds_of, window_of
 from tests.providers.families.test_template import hexed, stripe
 from tests.support.providers import (
     NOW,
@@ -166,6 +166,13 @@ def test_signing_key_is_never_accepted_as_a_token() -> None:
 def test_blank_secret_has_no_key(provider: str, secret: str) -> None:
     with pytest.raises(ValueError, match="it is empty"):
         load_key(built_in(provider).signatures[0], secret)
+
+
+def test_verifier_without_a_secret_is_an_error_unless_that_is_allowed() -> None:
+    with pytest.raises(ConfigurationError, match=r"sources\.stripe\.secrets is empty: set the secret"):
+        Verifier(built_in("stripe"), [], where="sources.stripe")
+    allowed = Verifier(built_in("stripe"), [], where="sources.stripe", required=False)
+    assert rejection_reason(allowed, stripe("t=1,v1=00")) == "bad_signature"
 
 
 def test_secret_of_one_alternative_is_not_used_for_the_other() -> None:
