@@ -208,7 +208,7 @@ async def test_second_cancellation_does_not_interrupt_the_rollback(
             EffectRequest(leased=leased, scope="stripe", key="once:1", kind="once", target="once", args="{}")
         )
     task = asyncio.create_task(work)
-    await entered.wait()
+    await asyncio.wait_for(entered.wait(), 20)
     task.cancel()
     await next_turn()
     gate.set()

@@ -10,7 +10,8 @@ import pytest
 from proof.mutation.operators import Mutations
 from proof.mutation.patching import apply, find_functions
 
-FOLDER = Path("proof/mutation")
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "proof" / "mutation"
 GROUPS = ["verify", "signatures", "claim", "process", "settle", "outbox", "relay"]
 SCORE = json.loads((FOLDER / "score.json").read_text("utf-8"))
 TARGETS = tomllib.loads((FOLDER / "targets.toml").read_text("utf-8"))
@@ -49,7 +50,7 @@ def test_score_of_a_group_is_at_least_85_percent_and_adds_up(name: str) -> None:
 def test_every_equivalent_mutant_has_a_reason_and_exists() -> None:
     equivalent: dict[str, str] = tomllib.loads((FOLDER / "equivalent.toml").read_text("utf-8"))
     files = {name for target in TARGETS.values() for name in target["files"]}
-    names = {mutant.name for name in files for mutant in Mutations(Path("src/oncehook") / name, name)}
+    names = {mutant.name for name in files for mutant in Mutations(ROOT / "src" / "oncehook" / name, name)}
     assert [name for name, reason in equivalent.items() if name not in names or len(reason) < 20] == []
 
 

@@ -115,7 +115,7 @@ async def test_stop_during_the_commit_releases_the_receipt(
     (leased,), (processor, heard) = await lease(inbox, "evt_1"), listen(inbox)
     monkeypatch.setattr(Outbox, "settle", wait)
     task = asyncio.create_task(processor.process(leased))
-    await committing.wait()
+    await asyncio.wait_for(committing.wait(), 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
