@@ -218,7 +218,7 @@ async def test_effect_whose_process_died_wakes_the_relay_and_an_unknown_one_is_r
     await made._check_waiting()
     assert (made._has_crashed, made._wakeup.is_set(), emitted) == (True, True, [])
     assert await made._lease() == 1, "it runs in isolation"
-    assert await made._lease() == 0, "nothing else starts meanwhile"
+    assert await made._lease() == 0, "nothing else starts while it runs"
     await eventually(lambda: not made._running, "the quarantined effect ended")
     assert len(calls) == 1 and made._quarantine.item is None
     assert await made._lease_crashed(made._targets()) == [] and made._has_crashed is False

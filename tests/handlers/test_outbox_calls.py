@@ -112,19 +112,19 @@ async def test_publish_names_the_message_that_cannot_be_stored(inbox: Inbox) -> 
     await outbox.rollback()
 
 
-async def test_commit_is_told_once_and_a_lost_lease_is_not(inbox: Inbox, rows: Rows) -> None:
+async def test_commit_is_reported_once_and_a_lost_lease_is_not(inbox: Inbox, rows: Rows) -> None:
     outbox, leased = await open_outbox(inbox)
-    told: list[Outbox] = []
-    outbox._committed = told.append
+    reported: list[Outbox] = []
+    outbox._committed = reported.append
     outbox.effect(leased, "mail:1", "send", {}, None)
     assert await outbox.settle(processed(leased, leased.lease + 1)) is False
-    assert (told, rows(KEYS)) == ([], [])
+    assert (reported, rows(KEYS)) == ([], [])
     again, _ = inbox._runtime.start_processor().transaction(), leased
     assert isinstance(again, Outbox)
-    again._committed = told.append
+    again._committed = reported.append
     again.effect(leased, "mail:1", "send", {}, None)
     assert await again.settle(processed(leased)) is True
-    assert (told, rows(KEYS)) == ([again], [("mail:1",)])
+    assert (reported, rows(KEYS)) == ([again], [("mail:1",)])
     assert [request.key for request in again.requests] == ["mail:1"]
 
 

@@ -1,4 +1,4 @@
-"""A processor without a worker, for tests that hand it leases themselves, and what it tells others."""
+"""A processor without a worker, for tests that hand it leases themselves, and what others hear from it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from tests.support.work import claim
 
 @dataclass
 class Heard:
-    """What a processor told: its observer, and other processes."""
+    """What a processor reported to its observer and to other processes."""
 
     settled: list[tuple[int, str, bool]] = field(default_factory=list)
     postponed: list[tuple[list[int], float]] = field(default_factory=list)
@@ -32,7 +32,7 @@ class RecordingFeed(DatabaseFeed):
 
 
 def listen(inbox: Inbox) -> tuple[Processor, Heard]:
-    """Start the processor of an inbox, and record what it tells."""
+    """Start the processor of an inbox, and record what it reports."""
     processor, heard = inbox._runtime.start_processor(), Heard()
     feed = RecordingFeed(inbox._runtime.store.leases, "test", 30.0, 1.0, (), lambda: inbox._runtime.handlers.handled)
     feed.heard = heard

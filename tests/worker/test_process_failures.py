@@ -1,4 +1,4 @@
-"""What the processor does when the database fails while it settles or releases, and what it tells others."""
+"""What the processor does when the database fails while it settles or releases, and what others hear from it."""
 
 import asyncio
 from collections.abc import Callable

@@ -46,7 +46,7 @@ async def test_postponed_event_is_a_failed_attempt_if_the_provider_retries(inbox
     assert heard.settled == [(leased.receipt, "retrying", True)]
 
 
-async def test_receipt_whose_lease_was_released_meanwhile_does_not_reach_its_handler(inbox: Inbox) -> None:
+async def test_receipt_whose_lease_was_released_does_not_reach_its_handler(inbox: Inbox) -> None:
     handled: list[str] = []
 
     @inbox.on("stripe", "invoice.paid")
