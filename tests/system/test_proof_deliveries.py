@@ -25,6 +25,9 @@ from tests.support.events import make_claim
 from tests.support.servers import run_sql, sqlite_file
 from tests.support.stores import open_store
 
+DISK_FAULTS = {"F13", "F14"} if shutil.which("cc") else set()
+"""Those need a C compiler."""
+
 needs_linux = pytest.mark.skipif(not Path("/proc").exists(), reason="descriptors and limits are those of Linux")
 
 
@@ -35,24 +38,26 @@ def run_program(module: str, folder: Path, *arguments: str) -> "subprocess.Compl
 
 
 @needs_linux
+@pytest.mark.timeout(300)  # seconds on a free machine
 def test_small_run_on_sqlite_applies_its_faults_and_finds_nothing(tmp_path: Path) -> None:
     options = ("--database", "sqlite", "--deliveries", "300", "--rate", "150", "--kinds", "F1,F6,F14,F18,F22")
     done = run_program("proof.deliveries", tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     result = json.loads((tmp_path / "deliveries-sqlite.json").read_text())
     assert result["ok"] and result["acked"] == 300 and result["duplicates"] == 90
-    assert {one["kind"] for one in result["applied"]} >= {"F1", "F14", "F18", "F22"}
+    assert {one["kind"] for one in result["applied"]} >= {"F1", "F18", "F22"} | (DISK_FAULTS & {"F14"})
     assert f"--seed {result['seed']}" in result["command"]
 
 
 @needs_linux
+@pytest.mark.timeout(300)
 def test_small_run_on_postgres_applies_its_faults_and_finds_nothing(tmp_path: Path) -> None:
-    options = ("--deliveries", "300", "--rate", "150", "--kinds", "F8,F10,F17,F23")
+    options = ("--deliveries", "300", "--rate", "150", "--kinds", "F10,F13,F14,F17")
     done = run_program("proof.deliveries", tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     result = json.loads((tmp_path / "deliveries.json").read_text())
     assert result["ok"] and result["acked"] == 300
-    assert {one["kind"] for one in result["applied"]} == {"F8", "F10", "F17", "F23"}
+    assert {one["kind"] for one in result["applied"]} == {"F10", "F17"} | DISK_FAULTS
     assert result["lost_database_replies"] >= 1
 
 
