@@ -17,18 +17,25 @@ LANES = (PROCESSES, DATABASES)
 GAPS = 36
 """Between two faults of a lane, a share of all deliveries is acked, so that a run has about this many of them."""
 
+SMALLEST_GAP = 60
+MISSES = 5
 LONGEST_GAP_SECONDS = 10.0
 
 
 class Schedule:
-    """Applies faults until all is delivered, and until each fault had an effect `times` times."""
+    """Applies faults until all is delivered and each fault had an effect `times` times, or none in some more tries."""
 
     def __init__(self, traffic: Traffic, kinds: frozenset[str], times: int, say: Callable[[str], None]) -> None:
         self.traffic, self.times, self.say = traffic, times, say
         self.lanes = [[fault for fault in lane if fault.kind in kinds and fault.fits(traffic.world)] for lane in LANES]
         self.applied: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
+
+    def is_incomplete(self) -> bool:
+        return any(self.applied[fault.kind] < self.times for lane in self.lanes for fault in lane)
 
     async def run(self) -> None:
+        self.traffic.needed = self.is_incomplete
         await asyncio.gather(*(self._run_lane(number, lane) for number, lane in enumerate(self.lanes) if lane))
 
     async def _run_lane(self, number: int, lane: Sequence[Fault]) -> None:
@@ -36,15 +43,21 @@ class Schedule:
         while True:
             for fault in chance.sample(lane, len(lane)):
                 await self._until_more(chance)
-                if self.traffic.is_over and all(self.applied[each.kind] >= self.times for each in lane):
+                if self.traffic.is_over and self._has_tried(lane):
                     return
+                self.tried[fault.kind] += 1
                 began = time.monotonic()
                 had_effect = await fault.apply(self.traffic.world, chance)
                 self.applied[fault.kind] += had_effect
                 self.say(f"{fault.kind} for {time.monotonic() - began:.1f} s{'' if had_effect else ', without effect'}")
 
+    def _has_tried(self, lane: Sequence[Fault]) -> bool:
+        """Whether each fault was applied often enough, or had no effect each time: without traffic it may have none."""
+        most = self.times + MISSES
+        return all(self.applied[fault.kind] >= self.times or self.tried[fault.kind] >= most for fault in lane)
+
     async def _until_more(self, chance: random.Random) -> None:
-        share = len(self.traffic.plan.deliveries) / max(GAPS, self.times)
+        share = max(SMALLEST_GAP, len(self.traffic.plan.deliveries) / max(GAPS, self.times))
         goal = self.traffic.done + share * chance.uniform(0.2, 1.2)
         deadline = time.monotonic() + LONGEST_GAP_SECONDS
         while self.traffic.done < goal and not self.traffic.is_over and time.monotonic() < deadline:

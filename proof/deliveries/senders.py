@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proof.deliveries.plan import Plan, event_id
@@ -14,6 +15,7 @@ from tests.support.serve import parse_head, request
 SENDERS = 48
 RESPONSE_SECONDS = 8.0
 PAUSE_SECONDS = 0.3
+SLOW_SECONDS = 0.1
 LEAVES = 0.004
 """The share of deliveries whose client disconnects, in the body or before the response."""
 
@@ -45,8 +47,11 @@ class Traffic:
         self.answers = Answers()
         self.done = 0
         self.is_over = False
+        self.needed: Callable[[], bool] = lambda: False
+        """Whether a fault still needs traffic. Then the last fifth of the deliveries is sent slowly."""
         self._next = iter(enumerate(plan.deliveries))
         self._began = 0.0
+        self._slowly = asyncio.Lock()
 
     async def run(self) -> None:
         self._began = time.monotonic()
@@ -57,6 +62,9 @@ class Traffic:
         index, number = next(self._next, (0, None))
         if number is not None:
             await asyncio.sleep(max(0.0, self._began + index / self.rate - time.monotonic()))
+        if index > 0.8 * len(self.plan.deliveries):
+            async with self._slowly:
+                await asyncio.sleep(SLOW_SECONDS if self.needed() else 0.0)
         return number
 
 
