@@ -28,6 +28,7 @@ import psycopg
 from psycopg.types.string import TextLoader
 
 from tests.support import programs
+from tests.support.waiting import wait_until_stopped
 
 MEMORY = 12 * 2**30
 """Bytes that must be free for files in memory."""
@@ -157,6 +158,8 @@ class Postgres:
         if self.process is None:
             return
         if kill:
+            self.process.send_signal(signal.SIGSTOP)  # a child that it starts now would survive, with the shared memory
+            wait_until_stopped(self.process.pid)
             victims = [self.process.pid, *children_of(self.process.pid)]  # each is in another process group
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):
