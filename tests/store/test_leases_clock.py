@@ -1,5 +1,6 @@
 """The database's clock is set back by an hour: due receipts stay due, and new retries keep their backoff."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -10,18 +11,23 @@ from oncehook.store.rows import EffectTarget
 from oncehook.store.store import Store
 from tests.support.events import make_claim
 from tests.support.servers import run_sql
+from tests.support.stores import claim_and_lease
 
 pytestmark = pytest.mark.anyio
 
 
 Clock = Callable[[], None]
 
+TARGETS = [EffectTarget("call", "send", 30)]
 IN_AN_HOUR = {
     "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', {}, '+3600 seconds')",
     "postgresql": "{} + interval '3600 seconds'",
 }
 
-COLUMNS = {"webhook_receipts": ("received_at", "leased_at", "next_attempt_at"), "webhook_effects": ("created_at",)}
+COLUMNS = {
+    "webhook_receipts": ("received_at", "leased_at", "lease_until", "next_attempt_at"),
+    "webhook_effects": ("created_at", "leased_at", "lease_until"),
+}
 
 
 @pytest.fixture
@@ -79,16 +85,52 @@ async def test_retry_scheduled_after_the_clock_was_set_back_keeps_its_backoff(
     assert await lease(store) == []
 
 
-async def test_effect_from_the_future_is_due_after_the_clock_was_set_back(
+async def test_lease_of_a_dead_worker_expires_after_the_clock_was_set_back(store: Store, go_back: Clock) -> None:
+    await store.claims.insert([make_claim("evt_1")])
+    assert await lease(store) == ["evt_1"]
+    assert await store.leases.expired(10, 0) == []
+    go_back()
+    assert [row.event_id for row in await store.leases.expired(10, 0)] == ["evt_1"]
+
+
+async def test_lease_that_is_extended_after_the_clock_was_set_back_does_not_expire(
+    store: Store, go_back: Clock
+) -> None:
+    (leased,) = await claim_and_lease(store)
+    go_back()
+    connection = store.heartbeat_connection()
+
+    def extend() -> None:
+        connection.extend([leased.lease_key], 30)
+        connection.close()
+
+    await asyncio.to_thread(extend)
+    assert await store.leases.expired(10, 0) == []
+
+
+async def test_effect_of_a_dead_relay_expires_after_the_clock_was_set_back(
     store: Store, database: str, go_back: Clock
 ) -> None:
+    await record_effect(store, database)
+    assert [effect.key for effect in await store.effects.lease(10, "worker", TARGETS)] == ["k"]
+    assert await store.effects.expired(10, 0) == []
+    go_back()
+    assert [row.key for row in await store.effects.expired(10, 0)] == ["k"]
+
+
+async def record_effect(store: Store, database: str) -> None:
     ((claimed),) = await store.claims.insert([make_claim("evt_1")])
     run_sql(
         database,
         "INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id, status) "
         f"VALUES ('s', 'k', 'call', 'send', '{{}}', 'stripe', {claimed.receipt}, 'waiting')",
     )
+
+
+async def test_effect_from_the_future_is_due_after_the_clock_was_set_back(
+    store: Store, database: str, go_back: Clock
+) -> None:
+    await record_effect(store, database)
     go_back()
-    targets = [EffectTarget("call", "send", 30)]
-    assert [effect.key for effect in await store.effects.lease(10, "worker", targets)] == ["k"]
-    assert await store.effects.lease(10, "worker", targets) == []
+    assert [effect.key for effect in await store.effects.lease(10, "worker", TARGETS)] == ["k"]
+    assert await store.effects.lease(10, "worker", TARGETS) == []

@@ -102,8 +102,10 @@ WHERE e.id = g.id AND e.lease = g.lease AND e.status = 'performing'
 RETURNING e.id
 
 -- name: expired_effects
+-- Also those whose begin is ahead by more than their length: the clock went back, and their worker has not extended them since.
 SELECT id, lease, attempts AS attempt, kind, target, key FROM webhook_effects
-WHERE status = 'performing' AND lease_until < now() AND id > :after
+WHERE status = 'performing' AND id > :after
+  AND (lease_until < now() OR lease_until > leased_at AND leased_at > now() + (lease_until - leased_at))
 ORDER BY id LIMIT :limit
 
 -- name: find_effects

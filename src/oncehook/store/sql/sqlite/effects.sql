@@ -90,8 +90,11 @@ WHERE id = g.effect AND webhook_effects.lease = g.lease AND webhook_effects.stat
 RETURNING id
 
 -- name: expired_effects
+-- Also those whose begin is ahead by more than their length: the clock went back, and their worker has not extended them since.
 SELECT id, lease, attempts AS attempt, kind, target, key FROM webhook_effects
-WHERE status = 'performing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
+WHERE status = 'performing' AND id > :after
+  AND (lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+       OR lease_until > leased_at AND 2 * julianday(leased_at) > julianday(lease_until) + julianday('now'))
 ORDER BY id LIMIT :limit
 
 -- name: find_effects

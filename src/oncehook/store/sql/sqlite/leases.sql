@@ -97,10 +97,13 @@ WHERE status = 'processing' AND worker = :worker AND consumer = :consumer AND id
 RETURNING id
 
 -- name: expired
+-- Also those whose begin is ahead by more than their length: the clock went back, and their worker has not extended them since.
 SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
        correlation_id, is_inline, worker, tenant, consumer
 FROM webhook_receipts
-WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
+WHERE status = 'processing' AND id > :after
+  AND (lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+       OR lease_until > leased_at AND 2 * julianday(leased_at) > julianday(lease_until) + julianday('now'))
 ORDER BY id LIMIT :limit
 
 -- name: next_due
