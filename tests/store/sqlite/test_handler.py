@@ -1,7 +1,9 @@
 """Handlers' transactions on SQLite: one at a time, and limited in time."""
 
 import asyncio
+import gc
 import sqlite3
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from oncehook.store.sqlite.session import RESET_ROWID, HandlerConnection
 from oncehook.store.store import Store
 from oncehook.store.transaction import TransactionClosed
 from tests.support.events import Rows, make_claim
+from tests.support.stores import sqlite_of
 from tests.support.waiting import eventually, next_turn
 from tests.support.work import receipts_are
 
@@ -27,6 +30,29 @@ async def test_handler_transaction_commits_durably(store: Store) -> None:
     connection = await transaction.connection()
     assert await connection.fetchval("PRAGMA synchronous") == 2  # FULL
     await transaction.rollback()
+
+
+async def test_error_of_a_cancelled_statement_is_not_printed(store: Store) -> None:
+    """Nothing awaits it any more, so asyncio would print a traceback."""
+    printed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
+    thread, may_fail, failed = sqlite_of(store).handler_thread, threading.Event(), threading.Event()
+
+    def fail(_: HandlerConnection) -> None:
+        may_fail.wait(30)
+        failed.set()
+        raise sqlite3.OperationalError("database is locked")
+
+    task = asyncio.create_task(thread.run(fail))
+    await next_turn()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    may_fail.set()
+    await asyncio.to_thread(failed.wait, 30)
+    await thread.run(lambda _: None)  # the thread has finished the first one
+    await next_turn()
+    gc.collect()
+    assert printed == []
 
 
 @pytest.mark.parametrize("statement", ["ROLLBACK", RESET_ROWID])

@@ -53,6 +53,12 @@ def settle_receipts(connection: sqlite3.Connection, sql: dict[str, str], settled
     return landed
 
 
+def _retrieve_error(working: "asyncio.Future[Any]") -> None:
+    """Let asyncio not print the error of work whose caller was cancelled: nothing awaits it any more."""
+    if not working.cancelled():
+        working.exception()
+
+
 class HandlerThread:
     """The connection and the thread of handlers' transactions, and the lock that serializes them."""
 
@@ -67,8 +73,9 @@ class HandlerThread:
 
     async def run(self, work: Any) -> Any:
         """Run `work` with the connection, in the thread."""
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._pool, self._work, work))
+        working = asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
+        working.add_done_callback(_retrieve_error)
+        return await asyncio.shield(working)
 
     def _work(self, work: Any) -> Any:
         if self.connection is None:
