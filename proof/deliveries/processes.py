@@ -46,7 +46,9 @@ class Slot:
         return "serve" in self.command
 
     def set_clock(self, offset: int) -> None:
-        self.clock.write_bytes(struct.pack("<q", offset))
+        """Set how far the clock of the process is off. Its file is mapped by the process, so it never gets shorter."""
+        with self.clock.open("r+b" if self.clock.exists() else "wb") as file:
+            file.write(struct.pack("<q", offset))
 
     def set_descriptors(self, number: int | None) -> None:
         """Limit the file descriptors of the process, or restore its limit."""
