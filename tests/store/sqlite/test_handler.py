@@ -37,6 +37,7 @@ async def test_error_of_a_cancelled_statement_is_not_printed(store: Store) -> No
     printed: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
     thread, may_fail, failed = sqlite_of(store).handler_thread, threading.Event(), threading.Event()
+    assert thread is not None
 
     def fail(_: HandlerConnection) -> None:
         may_fail.wait(30)
