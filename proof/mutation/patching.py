@@ -32,10 +32,10 @@ def apply(mutant: Mutant, original: CodeType, module: ModuleType, functions: lis
             function.__code__ = code
         if function.__qualname__ in defaults and "<locals>" not in function.__qualname__:
             _copy_defaults(defaults[function.__qualname__], function)
-    _clear_caches(module)
+    clear_caches(module)
 
 
-def _clear_caches(module: ModuleType) -> None:
+def clear_caches(module: ModuleType) -> None:
     """Forget what the functions of the module computed before they were changed."""
     for name, value in list(vars(module).items()):
         if isinstance(value, dict) and name.startswith("_") and name.islower() and not name.startswith("__"):

@@ -25,7 +25,7 @@ import coverage
 import pytest
 
 from proof.mutation.operators import Mutant, Mutations
-from proof.mutation.patching import apply, find_functions
+from proof.mutation.patching import apply, clear_caches, find_functions
 from tests.support.servers import sqlite_file
 
 SOURCE = Path("src/oncehook").resolve()
@@ -175,9 +175,12 @@ def _run_until_failure(
 def _run_with_coverage(session: pytest.Session, paths: Sequence[str], answer: Answer) -> None:
     seconds: dict[str, float] = {}
     measured = coverage.Coverage(data_file=None, include=list(paths), config_file=False, messages=False)
+    modules = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) in paths]
     measured.start()
     for item, following in zip(session.items, [*session.items[1:], None], strict=True):
         measured.switch_context(item.nodeid)
+        for module in modules:
+            clear_caches(module)  # so that each test reaches what it needs
         began = time.monotonic()
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         seconds[item.nodeid] = time.monotonic() - began
