@@ -212,7 +212,7 @@ def main(known: list[Part]) -> int:
     if options.list:
         for part in known:
             command = " ".join(part.command(long=options.long)[1:])
-            print(f"{part.name:<13}{part.lane:<10}about {part.minutes:>4} min  python {command}")
+            print(f"{part.name:<16}{part.lane:<11}about {part.minutes:>4} min  python {command}")
         return 0
     chosen = [part for part in known if not options.only or part.name in options.only]
     folder = options.results.resolve()

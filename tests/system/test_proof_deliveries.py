@@ -50,6 +50,7 @@ def test_small_run_on_sqlite_applies_its_faults_and_finds_nothing(tmp_path: Path
 
 
 @needs_linux
+@pytest.mark.torture
 @pytest.mark.timeout(300)
 def test_small_run_on_postgres_applies_its_faults_and_finds_nothing(tmp_path: Path) -> None:
     options = ("--deliveries", "300", "--rate", "150", "--kinds", "F10,F13,F14,F17")
