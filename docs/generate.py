@@ -36,6 +36,7 @@ from oncehook.receiver.ack import ERRORS
 from oncehook.testing.crash_points import CRASH_POINTS, Call, InHandler, Statement, Where
 from oncehook.web import settings as dashboard
 from oncehook.web.api import ENDPOINTS
+from proof import page as proof_page
 from proof.deliveries.kinds import KINDS
 from proof.planted.bugs import read_all as read_bugs
 
@@ -45,16 +46,17 @@ _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 
 def main() -> None:
-    for page in pages():
-        text = page.read_text("utf-8")
+    for file in pages():
+        text = file.read_text("utf-8")
         filled = fill(text)
         if filled != text:
-            page.write_text(filled, "utf-8")
-            print(f"wrote {page.relative_to(ROOT)}")
+            file.write_text(filled, "utf-8")
+            print(f"wrote {file.relative_to(ROOT)}")
     if COLUMNS.read_text("utf-8") != (columns := schema.columns_json()):
         COLUMNS.write_text(columns, "utf-8")
         print(f"wrote {COLUMNS.relative_to(ROOT)}")
     diagrams.main()
+    proof_page.write(json.loads(proof_page.DATA.read_text("utf-8")))
     if migrations.record():
         print(f"wrote {migrations.RECORDED.relative_to(ROOT)}")
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -29,12 +28,6 @@ class Part:
     invariants: tuple[str, ...] = ()
     in_memory: bool = False
     """Whether its databases are in memory, if there is enough: it makes hundreds, and cuts no power."""
-
-    @property
-    def exists(self) -> bool:
-        found = find_spec(self.module)
-        is_package = found is not None and found.submodule_search_locations is not None
-        return found is not None and (not is_package or find_spec(f"{self.module}.__main__") is not None)
 
     def command(self, *, long: bool = False) -> list[str]:
         """The command that runs it. With `long`, tests run at the length of a night."""
@@ -79,9 +72,15 @@ def all_parts() -> list[Part]:
             "proof.load", (), TIMED, 5.5, ("I16",),
         ),
         Part(
-            "deliveries", "Deliveries under faults",
+            "deliveries", "Deliveries under faults, PostgreSQL",
             "Deliveries that are duplicated and reordered under faults are recorded and handled once.",
             "proof.deliveries", (), TIMED, 4.0, ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I15"),
+        ),
+        Part(
+            "deliveries-sqlite", "Deliveries under faults, SQLite",
+            "The same on SQLite, with the faults that it can have.",
+            "proof.deliveries", ("--database", "sqlite", "--deliveries", "20000"), TIMED, 1.5,
+            ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8"),
         ),
         Part(
             "database-kills", "PostgreSQL killed under load",

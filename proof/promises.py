@@ -20,7 +20,8 @@ HOSTILE = (
     "mutated deliveries that raised nothing but a rejection",
     "requests that got the same answer on both paths",
 )
-SIMULATED = ("seeds", "kills")
+SIMULATED = ("seeds", "processes that died")
+MODEL = ("distinct states",)
 
 PROMISES = (
     Promise(
@@ -33,11 +34,11 @@ PROMISES = (
     ),
     Promise(
         "A handler's writes are applied exactly once in the database of the inbox.",
-        {"faults": KILLS, "crash-points": CRASHES, "simulation": SIMULATED, "model": ()},
+        {"faults": KILLS, "crash-points": CRASHES, "simulation": SIMULATED, "model": MODEL},
     ),
     Promise(
         "An effect is recorded once per key and run at least once, always with the same idempotency key.",
-        {"crash-points": CRASHES, "simulation": SIMULATED, "model": ()},
+        {"crash-points": CRASHES, "simulation": SIMULATED, "model": MODEL},
     ),
     Promise(
         "Unverified data is never stored as an event.",

@@ -47,14 +47,11 @@ class Running:
     def state(self) -> str:
         if not self.result:
             return "waiting" if self.began is None else "running"
-        return "not run" if self.result["ok"] is None else "ok" if self.result["ok"] else "FAILED"
+        return "ok" if self.result["ok"] else "FAILED"
 
     def run(self) -> None:
         """Run it to its end. Other sessions or groups of the scheduler would make its priority worth nothing."""
         self.began = time.monotonic()
-        if not self.part.exists:
-            self.result = {"ok": None, "seconds": 0.0}
-            return
         file = self.folder / f"{self.part.name}.json"
         file.unlink(missing_ok=True)
         environment = {**os.environ, "ONCEHOOK_PROOF_DIR": str(self.folder), "ONCEHOOK_PROOF_PART": self.part.name}

@@ -21,8 +21,8 @@ def data() -> dict[str, Any]:
 
 
 def test_page_and_badge_are_those_of_the_last_run(data: dict[str, Any]) -> None:
-    assert page.PAGE.read_text("utf-8") == page.render(data), "run `python -m proof.page`"
-    assert page.BADGE.read_text("utf-8") == badge(data), "run `python -m proof.page`"
+    assert page.PAGE.read_text("utf-8") == page.render(data), "run `make docs`"
+    assert page.BADGE.read_text("utf-8") == badge(data), "run `make docs`"
 
 
 def test_no_part_of_the_last_run_failed(data: dict[str, Any]) -> None:
