@@ -164,7 +164,7 @@ def _overview(data: dict[str, Any], parts: list[Part]) -> str:
 
 
 def anchor(title: str) -> str:
-    return title.lower().replace(" ", "-")
+    return title.lower().replace(",", "").replace(" ", "-")
 
 
 def _run(data: dict[str, Any]) -> str:
