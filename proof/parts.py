@@ -89,7 +89,7 @@ def all_parts() -> list[Part]:
         ),
         Part(
             "crash-points", "Crash points",
-            "A process that crashes at any [point](crash-points.md) of its database loses nothing, and another continues.",
+            "A process that crashes at any [point](crash-points.md) loses nothing, and another one continues.",
             "pytest", _tests(CRASH_POINTS, 6), TIMED, 4.0,
             ("I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I11", "I12"), in_memory=True,
         ),
