@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TIMED, COMPUTING = "timed", "computing"
+MEASURED, WAITING, COMPUTING = "measured", "waiting", "computing"
+NICE = {MEASURED: 0, WAITING: 10, COMPUTING: 19}
+"""The lanes, which run at the same time, and the priority of each: a part that measures time is not disturbed."""
 SIMULATION = ("tests/system/test_simulation.py",)
 OWN_PROGRAMS = ("tests/system/test_proof_model.py",)
 """Tests that run what is a part itself."""
@@ -22,7 +24,7 @@ class Part:
     module: str
     arguments: tuple[str, ...]
     lane: str
-    """TIMED: waits and measures, and goes first. COMPUTING: takes the time that the other lane leaves."""
+    """MEASURED: times matter. WAITING: mostly waits for processes. COMPUTING: takes the time that is left."""
     minutes: float
     """What it takes in `make torture` on 2 cores."""
     invariants: tuple[str, ...] = ()
@@ -69,38 +71,38 @@ def all_parts() -> list[Part]:
     return [
         Part(
             "load", "Load", "A service accepts a steady load in time, with flat memory and descriptors.",
-            "proof.load", (), TIMED, 5.5, ("I16",),
+            "proof.load", (), MEASURED, 5.5, ("I16",),
         ),
         Part(
             "deliveries", "Deliveries under faults, PostgreSQL",
             "Deliveries that are duplicated and reordered under faults are recorded and handled once.",
-            "proof.deliveries", (), TIMED, 4.0, ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I15"),
+            "proof.deliveries", (), MEASURED, 4.0, ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I13", "I15"),
         ),
         Part(
             "deliveries-sqlite", "Deliveries under faults, SQLite",
             "The same on SQLite, with the faults that it can have.",
-            "proof.deliveries", ("--database", "sqlite", "--deliveries", "20000"), TIMED, 1.5,
+            "proof.deliveries", ("--database", "sqlite", "--deliveries", "20000"), MEASURED, 1.5,
             ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8"),
         ),
         Part(
             "database-kills", "PostgreSQL killed under load",
             "SIGKILL of the whole PostgreSQL server under load loses no acked event.",
-            "proof.deliveries", ("--kills", "20", "--deliveries", "20000"), TIMED, 2.0, ("I1", "I4", "I8", "I15"),
+            "proof.deliveries", ("--kills", "20", "--deliveries", "20000"), MEASURED, 2.0, ("I1", "I4", "I8", "I15"),
         ),
         Part(
             "crash-points", "Crash points",
             "A process that crashes at any [point](crash-points.md) loses nothing, and another one continues.",
-            "pytest", _tests(CRASH_POINTS, 6), TIMED, 4.0,
+            "pytest", _tests(CRASH_POINTS, 6), WAITING, 4.0,
             ("I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I11", "I12"), in_memory=True,
         ),
         Part(
             "power-loss", "Power loss", "A power cut at any moment loses no acked event.",
-            "pytest", _tests(POWER_LOSS, 2), TIMED, 1.5, ("I1", "I3"),
+            "pytest", _tests(POWER_LOSS, 2), MEASURED, 1.5, ("I1", "I3"),
         ),
         Part(
             "faults", "Kills and faults under load",
             "Killed processes and databases, failovers, cut links and moved shards lose and double nothing.",
-            "pytest", _tests(faults, 4), TIMED, 9.0,
+            "pytest", _tests(faults, 4), WAITING, 9.0,
             ("I1", "I2", "I3", "I4", "I5", "I6", "I8", "I10", "I11", "I13", "I15", "I16", "I17"),
         ),
         Part(

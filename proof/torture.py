@@ -1,4 +1,4 @@
-"""Runs every part of the proof, two at a time, and writes docs/proof.md from the results.
+"""Runs every part of the proof, in three lanes, and writes docs/proof.md from the results.
 
 python -m proof.torture                      all parts: what `make torture` runs
 python -m proof.torture --only simulation    one part, without the page
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from proof import page
-from proof.parts import COMPUTING, ROOT, TIMED, Part, all_parts
+from proof.parts import NICE, ROOT, Part, all_parts
 from tests.support.servers import in_memory
 
 LIMIT_MINUTES = 60.0
@@ -58,8 +58,7 @@ class Running:
         if self.part.in_memory and (memory := in_memory()) is not None:
             environment["TMPDIR"] = str(memory)
         command = self.part.command(long=self.long)
-        if self.part.lane == COMPUTING:
-            command = ["nice", "-n", "19", *command]
+        command = ["nice", "-n", str(NICE[self.part.lane]), *command]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603  # a command of parts.py
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
@@ -145,7 +144,7 @@ class Screen:
         for running in self.parts:
             if running.result and running.part.name not in self.shown:
                 self.shown.add(running.part.name)
-                print(f"{clear}{running.part.name:<13}{running.state:<8}{clock(running.seconds):>6}", flush=True)
+                print(f"{clear}{running.part.name:<19}{running.state:<8}{clock(running.seconds):>6}", flush=True)
         if self.is_live:
             print(f"{clear}{progress(self.parts, self.began)}", end="", flush=True)
         elif time.monotonic() - self.last >= 30:
@@ -154,11 +153,11 @@ class Screen:
 
     def summary(self) -> None:
         print("\r\x1b[K" if self.is_live else "")
-        print(f"{'part':<13}{'result':<9}{'time':>6}{'CPU':>8}  what it did")
+        print(f"{'part':<19}{'result':<9}{'time':>6}{'CPU':>8}  what it did")
         for running in self.parts:
             facts = ", ".join(page.fact(*one) for one in page.facts(running.result) if isinstance(one[1], int))
             cpu = clock(running.result.get("cpu_seconds", 0.0))
-            print(f"{running.part.name:<13}{running.state:<9}{clock(running.seconds):>6}{cpu:>8}  {facts[:100]}")
+            print(f"{running.part.name:<19}{running.state:<9}{clock(running.seconds):>6}{cpu:>8}  {facts[:100]}")
         print(f"{clock(time.monotonic() - self.began)} in total")
 
 
@@ -177,8 +176,8 @@ def report_failures(parts: list[Running]) -> int:
 
 
 def run_lanes(parts: list[Running]) -> Screen:
-    """Run both lanes at the same time. If it is interrupted, end everything that was started."""
-    lanes = [Lane([one for one in parts if one.part.lane == lane]) for lane in (TIMED, COMPUTING)]
+    """Run all lanes at the same time. If it is interrupted, end everything that was started."""
+    lanes = [Lane([one for one in parts if one.part.lane == lane]) for lane in NICE]
     screen = Screen(parts)
     for lane in lanes:
         lane.start()
@@ -209,7 +208,7 @@ def main(known: list[Part]) -> int:
     if options.list:
         for part in known:
             command = " ".join(part.command(long=options.long)[1:])
-            print(f"{part.name:<16}{part.lane:<11}about {part.minutes:>4} min  python {command}")
+            print(f"{part.name:<19}{part.lane:<10}about {part.minutes:>4} min  python {command}")
         return 0
     chosen = [part for part in known if not options.only or part.name in options.only]
     folder = options.results.resolve()

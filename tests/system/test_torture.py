@@ -1,4 +1,4 @@
-"""`make torture`: it runs the parts of the proof in two lanes, and says how to repeat what failed."""
+"""`make torture`: it runs the parts of the proof in lanes, and says how to repeat what failed."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from proof.parts import COMPUTING, OWN_PROGRAMS, TIMED, all_parts, torture_files
+from proof.parts import NICE, OWN_PROGRAMS, all_parts, torture_files
 from tests.support import ROOT
 from tests.support.servers import _is_alive
 from tests.support.waiting import wait_until
@@ -15,15 +15,15 @@ from tests.support.waiting import wait_until
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a job in the background
-from proof.parts import COMPUTING, TIMED, Part
+from proof.parts import COMPUTING, MEASURED, Part
 from proof.torture import main
 folder = sys.argv.pop(1)
 sys.path.insert(0, folder)
 sys.exit(main([
-    Part("good", "Good", "It holds.", "good", (), TIMED, 0.1),
+    Part("good", "Good", "It holds.", "good", (), MEASURED, 0.1),
     Part("bad", "Bad", "It does not.", "bad", (), COMPUTING, 0.1),
-    Part("silent", "Silent", "It writes no result.", "silent", (), TIMED, 0.1),
-    Part("endless", "Endless", "It does not end.", "endless", (), TIMED, 0.1),
+    Part("silent", "Silent", "It writes no result.", "silent", (), MEASURED, 0.1),
+    Part("endless", "Endless", "It does not end.", "endless", (), MEASURED, 0.1),
 ]))
 """
 MODULES = {
@@ -75,7 +75,7 @@ def test_interrupt_ends_the_processes_of_every_part(tmp_path: Path) -> None:
 
 def test_every_torture_test_is_in_one_part() -> None:
     parts = all_parts()
-    assert {part.lane for part in parts} == {TIMED, COMPUTING}
+    assert {part.lane for part in parts} == NICE.keys()
     files = [argument for part in parts for argument in part.arguments if argument.startswith("tests/")]
     assert sorted([*files, *OWN_PROGRAMS]) == torture_files()
 
