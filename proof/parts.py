@@ -66,7 +66,7 @@ def all_parts() -> list[Part]:
     others = [
         file for file in torture_files() if file not in {*CRASH_POINTS, *POWER_LOSS, *RACES, *SIMULATION, *OWN_PROGRAMS}
     ]
-    faults = [file for file in others if file.startswith("tests/faults/")]
+    faults = [file for file in others if file.startswith(("tests/faults/", "tests/intake", "tests/brokers/"))]
     checks = [file for file in others if file not in faults]
     return [
         Part(

@@ -82,7 +82,7 @@ async def test_message_that_another_consumer_gets_is_not_committed_by_the_first(
             got.extend(await other.receive())
             return bool(got)
 
-        await eventually(both_have_partitions, "the second consumer gets messages of its partitions")
+        await eventually(both_have_partitions, "the second consumer gets messages of its partitions", within=120)
         moved = {message.handle[0] for message in got}
         await broker.ack(held)
         uncommitted = sum(message.handle[0] in moved for message in held)
@@ -94,7 +94,7 @@ async def test_message_that_another_consumer_gets_is_not_committed_by_the_first(
                 await consumer.ack(await consumer.receive())
             return await queue.messages() == 0
 
-        await eventually(is_empty, "every message is acked by its new consumer")
+        await eventually(is_empty, "every message is acked by its new consumer", within=120)
     finally:
         await other.stop()
 
