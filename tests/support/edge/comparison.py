@@ -84,6 +84,7 @@ async def running_pair(folder: Path) -> AsyncIterator[Pair]:
     ]
     servers = [make_server(inbox) for inbox in inboxes]
     for server in servers:
+        server.config.timeout_keep_alive = 600  # a slow machine must not close one of two connections
         server.config.load()
     async with inboxes[0].lifespan(), inboxes[1].lifespan():
         yield Pair((servers[0], servers[1]), files)
