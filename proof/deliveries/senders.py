@@ -20,7 +20,7 @@ LEAVES = 0.004
 """The share of deliveries whose client disconnects, in the body or before the response."""
 
 EXPECTED = (503,)
-"""Responses besides 2xx that a sender may get. On SQLite, a clock that jumps after the signature adds 400."""
+"""Responses besides 2xx that a sender may get. On SQLite, a clock that jumps after the signature adds 401."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Traffic:
 
     def __init__(self, plan: Plan, world: World, rate: float, *, leaves: bool) -> None:
         self.plan, self.world, self.rate, self.leaves = plan, world, rate, leaves
-        self.expected = EXPECTED if world.is_postgres else (*EXPECTED, 400)
+        self.expected = EXPECTED if world.is_postgres else (*EXPECTED, 401)
         self.answers = Answers()
         self.done = 0
         self.is_over = False
