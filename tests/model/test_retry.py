@@ -29,6 +29,11 @@ def test_delay_is_random_up_to_a_ceiling_that_grows_to_the_maximum(policy: Retry
         assert longest.after <= policy.ceiling(attempt + 1)
 
 
+def test_delay_stays_at_the_maximum_however_many_attempts_a_policy_has() -> None:
+    policy = Retry(attempts=100_000, factor=10.0, most=60.0)
+    assert [policy.ceiling(attempt) for attempt in (2, 400, 99_999)] == [50.0, 60.0, 60.0]
+
+
 def test_handler_that_raises_fail_is_not_retried() -> None:
     assert decide(Retry(), 1, Fail("no such customer")) == GiveUp()
 

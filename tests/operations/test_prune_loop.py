@@ -60,3 +60,18 @@ async def test_prune_loop_scans_old_payloads_again_after_some_runs(
     while events_with_payload(rows):
         assert prune_loop._runs < 5
         await prune_loop.prune_once()
+
+
+async def test_payloads_of_a_source_that_keeps_them_longer_are_pruned_in_the_next_run(
+    store: Store, database: str, rows: Rows
+) -> None:
+    """Only what every source has scanned is skipped: here, ten days pass for the payloads of one of two sources."""
+    await claim(store, "evt_1")
+    set_age(database, "evt_1", 20, "processed")
+    github = Horizon("github", 60 * DAY, 3600)
+    prune_loop = PruneLoop(store, [Horizon("stripe", 60 * DAY, 25 * DAY), github])
+    await prune_loop.prune_once()
+    assert events_with_payload(rows) == ["evt_1"]
+    prune_loop.horizons = [Horizon("stripe", 60 * DAY, 15 * DAY), github]
+    await prune_loop.prune_once()
+    assert events_with_payload(rows) == []

@@ -150,6 +150,16 @@ def test_signed_out_session_is_revoked_and_others_are_not(access: Access) -> Non
     assert access.check_session(first) is None and access.check_session(second) is not None
 
 
+def test_oldest_signed_out_sessions_are_forgotten_first(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "MAX_REMEMBERED", 2)
+    cookies = [access.start_session("user:vera") for _ in range(4)]
+    for cookie in cookies:
+        principal = access.check_session(cookie)
+        assert principal is not None
+        access.end_session(principal)
+    assert [access.check_session(cookie) is None for cookie in cookies] == [False, False, True, True]
+
+
 def test_token_has_its_configured_scopes_only(access: Access) -> None:
     principal = access.check_token("token of ci")
     assert principal is not None and principal.scopes == {"read", "replay"} and not principal.may("admin")
