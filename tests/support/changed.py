@@ -80,6 +80,8 @@ def _tests_of_module(path: str) -> list[str]:
 
 
 def _existing_tests(name: str) -> list[str]:
+    if name == "oncehook":
+        return ["tests/system/test_public_api.py"]
     path = mirror(f"src/{name.replace('.', '/')}.py")
     folder = ROOT / path.parent
     return [str(file.relative_to(ROOT)) for file in folder.glob(f"{path.stem}*.py")] if folder.is_dir() else []

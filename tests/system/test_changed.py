@@ -21,6 +21,7 @@ from tests.support.changed import select_tests
         ("src/oncehook/store/postgres/claims.py", "tests/store/test_claims_duplicates.py"),
         ("src/oncehook/store/sqlite/leases.py", "tests/store/test_leases.py"),
         ("src/oncehook/cli/prune.py", "tests/docs/test_pages.py"),
+        ("src/oncehook/operations/prune.py", "tests/operations/test_prune.py"),
         ("src/oncehook/worker/process.py", "tests/system/test_test_tree.py"),
         ("docs/email.md", "tests/docs"),
         ("ADDING_PROVIDERS.md", "tests/docs"),
