@@ -47,6 +47,7 @@ Simulated power cuts drop, keep or tear unsynced writes of a file. They cannot t
 not made. [Guarantees](guarantees.md) names the tests behind each guarantee.
 """
 HELD = "No acked event was lost, and no event\nwas handled twice, under the faults below and within the bounds below."
+SO_FAR = "The parts that ran\nlost no acked event and handled none twice; {missing} of {all} parts were not run."
 
 
 MUTATED = """\
@@ -148,10 +149,10 @@ def _state(result: dict[str, Any]) -> str:
 def _verdict(data: dict[str, Any], parts: list[Part]) -> str:
     states = [_state(data["parts"].get(part.name, {})) for part in parts]
     failed, missing = sum("failed" in state for state in states), states.count("not run")
-    sentences = [f"**{failed} of {len(states)} parts failed.**" if failed else HELD]
-    if missing:
-        sentences.append(f"{missing} of {len(states)} parts were not run.")
-    return " ".join(sentences)
+    if not failed:
+        return SO_FAR.format(missing=missing, all=len(states)) if missing else HELD
+    unknown = f" {missing} of {len(states)} parts were not run." if missing else ""
+    return f"**{failed} of {len(states)} parts failed.**{unknown}"
 
 
 def _overview(data: dict[str, Any], parts: list[Part]) -> str:
@@ -269,6 +270,8 @@ def main() -> int:
     parser.add_argument("--from", dest="folder", type=Path, help="the results of a run, such as build/torture")
     options = parser.parse_args()
     if options.folder is not None:
+        if not any((options.folder / f"{part.name}.json").exists() for part in all_parts()):
+            parser.error(f"{options.folder} has no result of a part: expected a folder that `make torture` has written")
         record(options.folder)
     else:
         write(json.loads(DATA.read_text("utf-8")))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.support import counts
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -14,7 +16,7 @@ class Promise:
 
 DELIVERED = ("deliveries", "kinds of faults")
 KILLS = ("processes killed with SIGKILL at a random moment",)
-DATABASE_KILLS = ("faults",)
+DATABASE_KILLS = (counts.DATABASE_KILLS,)
 CRASHES = ("processes killed with SIGKILL at a crash point", "tasks cancelled at a crash point")
 HOSTILE = (
     "mutated deliveries that raised nothing but a rejection",

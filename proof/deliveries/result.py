@@ -4,6 +4,7 @@ from typing import Any
 
 from proof.deliveries.kinds import KINDS, NAMES
 from proof.deliveries.run import Options, Outcome
+from tests.support.counts import DATABASE_KILLS
 
 TITLES = {
     "deliveries": "Deliveries under faults, PostgreSQL",
@@ -78,8 +79,8 @@ def _facts(outcome: Outcome, figures: dict[str, int]) -> list[list[Any]]:
         "ambiguous": "without a response, then sent again",
         "lost_database_replies": "statements whose reply PostgreSQL never sent, at the proxy",
         "kinds": "kinds of faults",
-        "faults": "faults",
+        "faults": "faults" if outcome.options.kills is None else DATABASE_KILLS,
     }
     facts: list[list[Any]] = [[label, figures[name]] for name, label in labels.items()]
     each = ", ".join(f"{kind} {times}" for kind, times in outcome.applied.items())
-    return [*facts, ["each kind", each], ["seed", outcome.options.seed], ["seconds", round(outcome.seconds, 1)]]
+    return [*facts, ["each kind", each], ["seed", str(outcome.options.seed)], ["seconds", round(outcome.seconds, 1)]]

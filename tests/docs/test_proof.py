@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,17 @@ import pytest
 
 from proof import page
 from proof.badge import badge, message
+from proof.check import summary
+from proof.deliveries.kinds import NAMES
+from proof.deliveries.plan import make_plan
+from proof.deliveries.result import result_of
+from proof.deliveries.run import Options, Outcome
+from proof.deliveries.senders import Answers
 from proof.parts import all_parts
 from proof.promises import PROMISES
-from tests.support import ROOT
+from proof.simulate import Summary
+from tests.support import ROOT, counts
+from tests.support.crashes import AT_POINT
 
 
 @pytest.fixture
@@ -48,9 +57,51 @@ def test_failed_part_shows_on_the_page_and_the_badge(data: dict[str, Any]) -> No
     assert "1 of" in message(data) and "failed" in badge(data)
 
 
+def test_page_says_that_parts_were_not_run(data: dict[str, Any]) -> None:
+    del data["parts"]["races"]
+    text = page.render(data)
+    assert "The parts that ran\nlost no acked event" in text and "No acked event was lost" not in text
+
+
+def test_folder_without_results_leaves_the_page_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = page.PAGE.read_bytes(), page.DATA.read_bytes()
+    monkeypatch.setattr("sys.argv", ["page", "--from", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        page.main()
+    assert "has no result of a part" in capsys.readouterr().err
+    assert (page.PAGE.read_bytes(), page.DATA.read_bytes()) == before
+
+
+def test_evidence_of_a_promise_is_something_that_its_part_counts() -> None:
+    plan, answers = make_plan(1, 100), Answers()
+
+    def delivered(kills: int | None) -> set[str]:
+        options = Options("postgres", 100, 1, 100.0, NAMES, kills)
+        outcome = Outcome(options, plan, answers, Counter(F8=1), Counter(), 0, [], 1.0)
+        return {label for label, _ in result_of(outcome)["facts"]}
+
+    in_tests = {value for value in vars(counts).values() if isinstance(value, str)} | set(AT_POINT.values())
+    counted = {
+        "deliveries": delivered(None),
+        "database-kills": delivered(20),
+        "simulation": {label for label, _ in Summary().as_json()["facts"]},
+        "model": {label for label, _ in summary([], 1.0)["facts"]},
+    }
+    missing = [
+        (part, label)
+        for promise in PROMISES
+        for part, labels in promise.evidence.items()
+        for label in labels
+        if label not in counted.get(part, in_tests)
+    ]
+    assert missing == []
+
+
 def test_badge_has_the_deliveries_and_is_an_image(data: dict[str, Any]) -> None:
-    data["parts"] = {"deliveries": {"ok": True, "facts": [["deliveries", 100412], ["fault kinds", 26], ["lost", 0]]}}
-    assert message(data) == "100,412 deliveries, 26 faults, 0 lost"
+    data["parts"] = {"deliveries": {"ok": True, "facts": [["deliveries", 100412], ["kinds of faults", 23]]}}
+    assert message(data) == "100,412 deliveries, 23 kinds of faults, 0 lost"
     picture = ET.fromstring(badge(data))
     assert picture.tag.endswith("svg") and "100,412 deliveries" in "".join(picture.itertext())
 
