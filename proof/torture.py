@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,6 @@ class Running:
     began: float | None = None
     seconds: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
-    is_stopped: bool = False
 
     @property
     def log(self) -> Path:
@@ -78,18 +78,16 @@ class Running:
 
     def stop(self) -> None:
         """Interrupt it, as Ctrl-C does, so that it stops its own servers. Then end what is left of its processes."""
-        self.is_stopped = True
         process = self.process
         if process is None or process.returncode is not None:
             return
-        process.send_signal(signal.SIGINT)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)  # Popen's way would reap it, and `run` waits for it
         deadline = time.monotonic() + GRACE
         while process.returncode is None and time.monotonic() < deadline:
             time.sleep(0.1)
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 class Lane(threading.Thread):
@@ -163,7 +161,7 @@ class Screen:
 
 def report_failures(parts: list[Running]) -> int:
     """Print how to repeat each failure. Returns how many parts failed."""
-    failed = [running for running in parts if running.state == "FAILED"]
+    failed = [running for running in parts if running.state != "ok"]  # also one whose lane has ended by an error
     for running in failed:
         log = running.log.relative_to(ROOT) if running.log.is_relative_to(ROOT) else running.log
         print(f"\n{running.part.name} failed. Log: {log}. Repeat: {running.part.repeat}")

@@ -41,7 +41,11 @@ class Results:
             {
                 "ok": exitstatus == 0 and not self.failures,
                 "seconds": round(time.monotonic() - self.began, 1),
-                "facts": [["tests passed", self.outcomes["passed"]], *sorted(map(list, self.counts.items()))],
+                "facts": [
+                    ["tests passed", self.outcomes["passed"]],
+                    *([["tests skipped", self.outcomes["skipped"]]] if self.outcomes["skipped"] else []),
+                    *sorted(map(list, self.counts.items())),
+                ],
                 "skipped": self.outcomes["skipped"],
                 "failures": list(dict.fromkeys(self.failures)),
             },
@@ -54,8 +58,8 @@ class Results:
 
 def repeat_command(nodeid: str) -> str:
     """The command that repeats a test. xdist adds the group of a test after its name."""
-    name, bracket, rest = nodeid.partition("[")
-    return f".venv/bin/python -m pytest --torture '{name}{bracket}{rest.rpartition('@')[0] or rest}'"
+    end = nodeid.rfind("]") + 1 or nodeid.rfind("::")
+    return f".venv/bin/python -m pytest --torture '{nodeid[:end]}{nodeid[end:].partition('@')[0]}'"
 
 
 @pytest.hookimpl(wrapper=True)

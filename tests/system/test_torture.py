@@ -5,11 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
+import pytest
+
+from proof.arguments import at_least, seed_range
 from proof.parts import NICE, OWN_PROGRAMS, all_parts, torture_files
 from tests.support import ROOT
 from tests.support.servers import _is_alive
+from tests.support.torture_results import repeat_command
 from tests.support.waiting import wait_until
 
 PROGRAM = """
@@ -111,6 +116,23 @@ def test_counts_of_tests_in_several_processes_are_added_up(tmp_path: Path) -> No
     assert result["facts"] == [["tests passed", 2], ["kills", 23]] and result["ok"] is False
     repeat = ".venv/bin/python -m pytest --torture 'test_sample.py::test_bad'"
     assert result["failures"] == [repeat] and f"Repeat: {repeat}" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["test_x", "test_x[sqlite]", "test_x[a@b]", "test_x[[]"])
+def test_command_that_repeats_a_test_does_not_name_its_group(name: str) -> None:
+    expected = f".venv/bin/python -m pytest --torture 'tests/test_y.py::{name}'"
+    assert repeat_command(f"tests/test_y.py::{name}") == expected
+    assert repeat_command(f"tests/test_y.py::{name}@brokers") == expected
+
+
+def test_options_that_are_no_numbers_or_seeds_are_errors() -> None:
+    assert seed_range("3:5") == range(3, 5) and at_least(2)("2") == 2
+    for text in ("", "5", "5:", ":5", "5:5", "a:b", "-1:4"):
+        with pytest.raises(ArgumentTypeError, match="such as 0:5000"):
+            seed_range(text)
+    for text in ("", "1", "-3", "ten", "2.5"):
+        with pytest.raises(ArgumentTypeError, match="a number of at least 2"):
+            at_least(2)(text)
 
 
 def test_longest_runs_need_an_option() -> None:
