@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from proof.arguments import at_least
 from proof.results import write_result
 from proof.tlc import Report, TlcFailed, run_tlc
 
@@ -173,7 +174,7 @@ def summary(checked: Sequence[Checked], seconds: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.check", description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--quick", action="store_true", help="check one small model and one broken variant")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="models checked at the same time")
     options = parser.parse_args()
     models = (TINY, BROKEN[3]) if options.quick else (*RIGHT, *BROKEN)
     began = time.monotonic()

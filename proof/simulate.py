@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from proof.arguments import at_least, seed_range
 from proof.results import write_result
 from proof.simulation.planted import PLANTS, planted
 from proof.simulation.run import Run, run_seed
@@ -172,20 +173,18 @@ def report(run: Run, plant: str | None) -> None:
 
 
 def _only(text: str) -> frozenset[int]:
-    return frozenset() if text == "none" else frozenset(map(int, text.split(",")))
-
-
-def _seeds(text: str) -> range:
-    first, _, last = text.partition(":")
-    return range(int(first), int(last))
+    try:
+        return frozenset() if text == "none" else frozenset(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers such as 3,17 or none, got {text!r}") from None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.simulate", description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--seed", type=int, help="run one seed and print its log")
     parser.add_argument("--only", type=_only, help="with --seed: only these faults at statements, as printed, or none")
-    parser.add_argument("--seeds", type=_seeds, default=range(500), help="run these seeds, such as 0:5000")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seeds", type=seed_range, default=range(500), help="run these seeds, such as 0:5000")
+    parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="seeds that run at the same time")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="plant a known bug")
     options = parser.parse_args()
     if options.seed is not None:
@@ -194,8 +193,9 @@ def main() -> int:
         print("\n".join(run.log))
         return int(run.failure is not None)
     summary = summarize(options.seeds, options.jobs, options.plant)
-    print(summary.as_json())
-    write_result("simulation", summary.as_json())
+    result = summary.as_json()
+    print("\n".join(f"{label}: {value:,}" for label, value in result["facts"]))
+    write_result("simulation", result)
     for seed in list(summary.failures)[:3]:
         report(run_chunk(range(seed, seed + 1), options.plant)[0], options.plant)
     return int(bool(summary.failures))

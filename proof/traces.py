@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from proof.arguments import at_least, seed_range
 from proof.check import INVARIANTS
 from proof.results import write_result
 from proof.simulate import repeatable, run_all
+from proof.simulation.planted import PLANTS
 from proof.simulation.run import Run
 from proof.simulation.scenario import ATTEMPTS, EFFECT_ATTEMPTS, Scenario
 from proof.tlc import Report, run_tlc
@@ -232,18 +234,18 @@ def summary(validated: Sequence[Validated], seeds: str, seconds: float) -> dict[
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.traces", description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--seeds", default="0:100")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--plant")
+    parser.add_argument("--seeds", type=seed_range, default=range(100), help="check these seeds, such as 0:300")
+    parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="seeds that run at the same time")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="plant a known bug")
     options = parser.parse_args()
-    first, _, last = options.seeds.partition(":")
+    seeds: range = options.seeds
     began = time.monotonic()
-    runs = list(run_all(range(int(first), int(last)), options.jobs, options.plant, with_trace=True))
+    runs = list(run_all(seeds, options.jobs, options.plant, with_trace=True))
     validated = validate_all(runs)
     for one in validated:
         result = one.rejected or "all are behaviours of the model"
         print(f"{one.runs} runs, {one.steps:,} steps, {one.report.seconds:.1f} s: {result}")
-    write_result("traces", summary(validated, options.seeds, time.monotonic() - began))
+    write_result("traces", summary(validated, f"{seeds.start}:{seeds.stop}", time.monotonic() - began))
     return int(any(one.rejected for one in validated))
 
 

@@ -8,8 +8,8 @@ python -m proof.deliveries --kills 20 --deliveries 20000            kill -9 of P
 import argparse
 import random
 import sys
-from collections.abc import Callable
 
+from proof.arguments import at_least
 from proof.deliveries.kinds import NAMES
 from proof.deliveries.result import command_of, result_of
 from proof.deliveries.run import Options, run, run_program, say_to_people
@@ -31,28 +31,18 @@ def read_options() -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m proof.deliveries", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--deliveries", type=_at_least(100), default=100_000, help="how many are sent (default 100000)")
+    parser.add_argument("--deliveries", type=at_least(100), default=100_000, help="how many are sent (default 100000)")
     parser.add_argument("--database", choices=("postgres", "sqlite"), default="postgres")
     parser.add_argument("--seed", type=int, help="the seed of a former run (default: a new one)")
-    parser.add_argument("--rate", type=_at_least(1), default=1500, help="deliveries per second at most (default 1500)")
+    parser.add_argument("--rate", type=at_least(1), default=1500, help="deliveries per second at most (default 1500)")
     parser.add_argument("--kinds", type=_kinds, default=NAMES, help="only these kinds of faults, such as F1,F8")
-    parser.add_argument("--kills", type=_at_least(1), help="only kill -9 of PostgreSQL, at least this many times")
+    parser.add_argument("--kills", type=at_least(1), help="only kill -9 of PostgreSQL, at least this many times")
     read = parser.parse_args()
     if read.kills is not None and read.database != "postgres":
         parser.error("--kills needs --database postgres")
     seed = random.SystemRandom().randrange(2**32) if read.seed is None else read.seed
     kinds = read.kinds if read.kills is None else frozenset({"F8"})
     return Options(read.database, read.deliveries, seed, read.rate, kinds, read.kills)
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"{number} is too few: expected at least {least}")
-        return number
-
-    return parse
 
 
 def _kinds(text: str) -> frozenset[str]:

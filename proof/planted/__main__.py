@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from proof.arguments import at_least
 from proof.planted.bugs import Bug, read_all
 from proof.planted.trial import Copy, PlantFailed, Ran
 from proof.results import write_result
@@ -98,7 +99,9 @@ def plant_all(bugs: Sequence[Bug], folder: Path, jobs: int, *, checked: bool = T
 def main() -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="a number, or a part of a name")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="bugs that are planted at the same time")
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=os.cpu_count() or 1, help="bugs that are planted at the same time"
+    )
     parser.add_argument("--list", action="store_true", help="list the bugs and plant none")
     parser.add_argument("--unchecked", action="store_true", help="do not run the tests on the unchanged source first")
     options = parser.parse_args()
@@ -111,7 +114,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oncehook-planted-") as folder:
         Path(folder).chmod(0o755)  # PostgreSQL runs as another user
-        problem, outcomes = plant_all(bugs, Path(folder), max(1, options.jobs), checked=not options.unchecked)
+        problem, outcomes = plant_all(bugs, Path(folder), options.jobs, checked=not options.unchecked)
     if problem:
         print(f"the tests fail without a bug: {problem}", file=sys.stderr)
         return 2
