@@ -59,11 +59,15 @@ def result_of(outcome: Outcome, goal: float, seconds: float) -> dict[str, Any]:
         "command": f"python -m proof.load --rate {outcome.rate:g} --seconds {outcome.seconds:g} --goal {goal:g}",
         "events": len(outcome.load.acked),
         "phases": phases,
-        "megabytes": {"first": memory[0], "last": memory[1], "most": max(s.megabytes for s in outcome.samples)},
+        "megabytes": {
+            "first": memory[0],
+            "last": memory[1],
+            "most": max((s.megabytes for s in outcome.samples), default=0.0),
+        },
         "descriptors": {
             "first": descriptors[0],
             "last": descriptors[1],
-            "most": max(s.descriptors for s in outcome.samples),
+            "most": max((s.descriptors for s in outcome.samples), default=0),
         },
         "hostile": dict(sorted(outcome.hostile.outcomes.items())),
         "problems": problems,

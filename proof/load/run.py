@@ -69,8 +69,10 @@ class Outcome:
         return {label: round(value, 1) for label, value in (figures | {"max": found[-1]}).items()}
 
     def mean(self, part: tuple[float, float], of: Callable[[Sample], float]) -> float:
+        """The mean of a part of the run, or 0 without a sample: then the server has ended, which is a problem."""
         start, end = (self.seconds * share for share in part)
-        return statistics.fmean(of(s) for s in self.samples if start <= s.second <= end)
+        found = [of(sample) for sample in self.samples if start <= sample.second <= end]
+        return statistics.fmean(found) if found else 0.0
 
 
 async def run(rate: float, seconds: float, say: Callable[[str], None]) -> Outcome:
@@ -89,7 +91,8 @@ async def run(rate: float, seconds: float, say: Callable[[str], None]) -> Outcom
         deadline = time.monotonic() + SETTLE_SECONDS
         while run_sql(database, UNFINISHED)[0][0] and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
-        problems = load.failures[:5] + _lost(database, load)
+        ended = [f"the server {reason}" for reason in server.exits]
+        problems = ended + load.failures[:5] + _lost(database, load)
         return Outcome(rate, seconds, load, hostile, samples, problems)
 
 
