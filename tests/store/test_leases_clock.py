@@ -16,12 +16,12 @@ from tests.support.stores import claim_and_lease
 pytestmark = pytest.mark.anyio
 
 
-Clock = Callable[[], None]
+Clock = Callable[..., None]
 
 TARGETS = [EffectTarget("call", "send", 30)]
-IN_AN_HOUR = {
-    "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', {}, '+3600 seconds')",
-    "postgresql": "{} + interval '3600 seconds'",
+LATER = {
+    "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', {name}, '+{seconds} seconds')",
+    "postgresql": "{name} + interval '{seconds} seconds'",
 }
 
 COLUMNS = {
@@ -32,12 +32,13 @@ COLUMNS = {
 
 @pytest.fixture
 def go_back(database: str) -> Clock:
-    """A function that moves all recorded times an hour ahead, as if the clock was set back."""
-    later = IN_AN_HOUR[database.partition(":")[0]]
+    """A function that moves all recorded times ahead, by an hour or some seconds, as if the clock was set back."""
+    later = LATER[database.partition(":")[0]]
 
-    def move() -> None:
+    def move(seconds: int = 3600) -> None:
         for table, columns in COLUMNS.items():
-            run_sql(database, f"UPDATE {table} SET {', '.join(f'{name} = {later.format(name)}' for name in columns)}")
+            changes = ", ".join(f"{name} = {later.format(name=name, seconds=seconds)}" for name in columns)
+            run_sql(database, f"UPDATE {table} SET {changes}")
 
     return move
 
@@ -93,11 +94,12 @@ async def test_lease_of_a_dead_worker_expires_after_the_clock_was_set_back(store
     assert [row.event_id for row in await store.leases.expired(10, 0)] == ["evt_1"]
 
 
+@pytest.mark.parametrize("seconds", [5, 20, 28, 45, 3600])
 async def test_lease_that_is_extended_after_the_clock_was_set_back_does_not_expire(
-    store: Store, go_back: Clock
+    store: Store, go_back: Clock, seconds: int
 ) -> None:
     (leased,) = await claim_and_lease(store)
-    go_back()
+    go_back(seconds)
     connection = store.heartbeat_connection()
 
     def extend() -> None:

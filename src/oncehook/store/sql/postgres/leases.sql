@@ -45,7 +45,8 @@ WITH due AS (
 ), {> leased}
 
 -- name: extend
-UPDATE webhook_receipts r SET lease_until = now() + :seconds * interval '1 second'
+-- If the clock went back, the lease begins now: otherwise `expired` would take it for that of a dead worker.
+UPDATE webhook_receipts r SET lease_until = now() + :seconds * interval '1 second', leased_at = least(leased_at, now())
 FROM (
     SELECT w.id FROM webhook_receipts w
     JOIN json_to_recordset(CAST(:held AS json)) AS h (receipt bigint, lease bigint) ON h.receipt = w.id AND h.lease = w.lease

@@ -49,7 +49,10 @@ WHERE id IN (
 {> leased}
 
 -- name: extend
-UPDATE webhook_receipts SET lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
+-- If the clock went back, the lease begins now: otherwise `expired` would take it for that of a dead worker.
+UPDATE webhook_receipts
+SET lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds'),
+    leased_at = min(leased_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM json_each(:held)) h
 WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
 
