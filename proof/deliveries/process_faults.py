@@ -53,14 +53,14 @@ async def take_descriptors(world: World, chance: random.Random) -> bool:
 
 
 async def skew_clock(world: World, chance: random.Random) -> bool:
-    """Let the clock of one worker be an hour off. On SQLite, all processes have the clock of their host."""
-    offset = chance.choice((HOUR, -HOUR, 0))
-    if world.is_postgres:
-        chance.choice([slot for slot in world.slots if not slot.is_server]).set_clock(offset)
-    else:
+    """Let the clock of one worker be an hour off, or right again. On SQLite, all processes have one clock."""
+    workers = [slot for slot in world.slots if not slot.is_server]
+    chosen = [chance.choice(workers)] if world.is_postgres else world.slots
+    offset = chance.choice([offset for offset in (HOUR, -HOUR, 0) if offset != chosen[0].clock_offset])
+    if not world.is_postgres:
         world.clock_offset = offset
-        for slot in world.slots:
-            slot.set_clock(offset)
+    for slot in chosen:
+        slot.set_clock(offset)
     return True
 
 

@@ -34,6 +34,7 @@ class Slot:
         """Whether a signal of the run ends the process."""
         self.log = folder / f"{name}.log"
         self.clock = folder / f"{name}.clock"
+        self.clock_offset = 0
         self.command = [str(ONCEHOOK), *command]
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
         self.process: subprocess.Popen[bytes] | None = None
@@ -47,6 +48,7 @@ class Slot:
 
     def set_clock(self, offset: int) -> None:
         """Set how far the clock of the process is off. Its file is mapped by the process, so it never gets shorter."""
+        self.clock_offset = offset
         with self.clock.open("r+b" if self.clock.exists() else "wb") as file:
             file.write(struct.pack("<q", offset))
 
