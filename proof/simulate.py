@@ -91,11 +91,18 @@ class Summary:
 def run_chunk(seeds: range, plant: str | None = None, *, with_trace: bool = False) -> list[Run]:
     """Run some seeds in this Python process. Only failures keep their log."""
     with planted(plant):
-        runs = [run_seed(seed, with_trace=with_trace) for seed in seeds]
+        runs = [_run(seed, with_trace) for seed in seeds]
     for run in runs:
         if run.failure is None:
             run.log = []
     return runs
+
+
+def _run(seed: int, with_trace: bool) -> Run:
+    try:
+        return run_seed(seed, with_trace=with_trace)
+    except Exception as error:
+        raise RuntimeError(f"the simulation itself failed at seed {seed}: {error!r}") from error
 
 
 def run_all(seeds: range, jobs: int, plant: str | None = None, *, with_trace: bool = False) -> Iterator[Run]:

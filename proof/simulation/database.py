@@ -9,6 +9,7 @@ open transaction by then, as a closed one.
 
 import asyncio
 import datetime
+import gc
 import sqlite3
 import tempfile
 from functools import cache, cached_property
@@ -96,7 +97,11 @@ class Machine:
         """Begin a run with the rows of a new database."""
         self.world = world
         tables = self._tables
-        self.observer.execute("BEGIN IMMEDIATE")
+        try:
+            self.observer.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:  # a statement of the last run is unfinished in a connection that is kept
+            self._close_kept()
+            self.observer.execute("BEGIN IMMEDIATE")
         for table in tables:
             self.observer.execute(f"DELETE FROM main.{table}")  # noqa: S608  # names of tables
             self.observer.execute(f"INSERT INTO main.{table} SELECT * FROM template.{table}")  # noqa: S608  # as above
@@ -109,6 +114,12 @@ class Machine:
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_stat%'"
         )
         return [row[0] for row in rows]
+
+    def _close_kept(self) -> None:
+        for connection in (one for kept in self._pool.values() for one in kept):
+            sqlite3.Connection.close(connection)
+        self._pool.clear()
+        gc.collect()
 
     def take(self, key: Any) -> Any | None:
         pool = self._pool.get(key)
