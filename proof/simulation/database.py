@@ -232,16 +232,24 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
             return super().cursor(factory)
 
         def close(self) -> None:
+            """Close it. SQLite would keep the transaction while a cursor is referenced, as by a traceback."""
+            if self.is_open and self.in_transaction:
+                sqlite3.Connection.execute(self, "ROLLBACK")
+            self.is_open = False
+            super().close()
+
+        def release(self) -> None:
+            """Its process is dead: roll back, and keep it for another process."""
             if not self.is_open:
                 return
-            self.is_open = False
             self.interrupt_in(None, None)
             if self.in_transaction:
                 sqlite3.Connection.execute(self, "ROLLBACK")
             if self.is_clean:
+                self.is_open = False
                 machine.give(self.key, self)
             else:
-                super().close()
+                self.close()
 
     @cache
     def with_faults(factory: type[sqlite3.Connection]) -> Any:

@@ -124,7 +124,7 @@ class World:
             self.counts["kill"] += 1
         process.die()
         for connection in process.connections:
-            connection.close()
+            connection.release()
         process.connections.clear()  # another process may use them next
         if self.lock.owner is not None and self.lock.owner.process is process:
             self.lock.owner = None
