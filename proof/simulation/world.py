@@ -35,7 +35,7 @@ class Process:
         self.is_dead = False
         self.is_ready = False
         self.has_started = False
-        self.connections: list[sqlite3.Connection] = []
+        self.connections: list[Any] = []  # of the simulated driver
         self.loop_lane = Lane(loop, self)
         self.thread_lane = Lane(loop, self)
 
@@ -112,7 +112,7 @@ class World:
     def note(self, text: str) -> None:
         self.log.append(f"{self.loop.now:9.3f} {text}".replace(str(self.path), "inbox.db"))
 
-    def opened(self, connection: sqlite3.Connection) -> None:
+    def opened(self, connection: Any) -> None:
         process = current_process()
         if process is not None:
             process.connections.append(connection)
