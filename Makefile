@@ -24,7 +24,7 @@ help:
 	@echo "make test-plain"
 	@echo "              every test with the plain variant of each fast path (fast_paths = false)"
 	@echo "make check    only the linters and type checks"
-	@echo "make torture  the proof: fault runs, simulation and model, in 25 minutes on 2 cores; writes docs/proof.md"
+	@echo "make torture  the proof: fault runs, simulation and model; takes longer than half an hour; writes docs/proof.md"
 	@echo "make mutation changes the source in one place at a time, and checks that a test fails"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email, bench-scale)"
 	@echo "make dist     build the wheel and the source archive"

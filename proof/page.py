@@ -38,7 +38,7 @@ HEADER = """\
 
 # Proof
 
-This page shows what the last `make torture` ran and found; that run has written it. {verdict}
+A program has written this page from what `make torture`, or single parts of it, last ran and found. {verdict}
 
 This does not show that there is no bug. An ack covers a crash of the operating system and a power cut only with
 `synchronous=FULL` on SQLite, and with `fsync` and `synchronous_commit` on PostgreSQL; Oncehook does not start
