@@ -1,5 +1,6 @@
 """Segments belong to the process that holds their lock."""
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -48,6 +49,20 @@ def test_segment_is_adopted_only_after_its_process_has_released_it(directory: Sp
     assert directory.adopt(segment.path) is None, "only one adopts it"
     directory.remove(adopted)
     assert directory.segments() == []
+    assert directory.adopt(segment.path) is None
+
+
+def test_segment_that_is_removed_before_it_can_be_locked_is_not_adopted(
+    directory: SpoolDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment, lock = directory.create(), fcntl.flock
+    segment.close()
+
+    def lock_too_late(descriptor: int, operation: int) -> None:
+        segment.path.unlink()  # another process has claimed its events
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_too_late)
     assert directory.adopt(segment.path) is None
 
 

@@ -1,6 +1,7 @@
 """What the spool has is claimed once the database answers, in order, and removed only then."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 from oncehook.model.claim import Claimed
 from oncehook.model.errors import RowRefused, StoreUnavailable
 from oncehook.receiver.spool.directory import SpoolDirectory
-from oncehook.receiver.spool.drain import Drain
+from oncehook.receiver.spool.drain import AT_ONCE, Drain
 from oncehook.receiver.spool.record import encode
 from oncehook.receiver.spool.writer import SpooledDelivery, SpoolWriter
 from tests.support.events import make_claim
 from tests.support.spool import ControlledClaims, spooled
+from tests.support.waiting import stays_true
 
 pytestmark = pytest.mark.anyio
 
@@ -150,3 +152,38 @@ async def test_event_that_the_database_refuses_blocks_no_other_and_is_kept(drain
     assert await draining.drain.drain_once()
     assert draining.claims.claimed == ["evt_2"]
     assert len(draining.directory.damaged()) == 1
+
+
+async def test_segment_is_kept_for_a_refused_event_in_any_of_its_batches(draining: Draining) -> None:
+    draining.write(*(f"evt_{n}" for n in range(AT_ONCE + 1)))
+    draining.claims.failures["evt_0"] = RowRefused("no")
+    assert await draining.drain.drain_once()
+    assert len(draining.claims.claimed) == AT_ONCE
+    assert len(draining.directory.damaged()) == 1
+
+
+async def test_stop_during_a_removal_waits_for_it_and_closes_no_file_of_others(
+    draining: Draining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a closed file is given to the next one. Closing it again would close that."""
+    draining.write("evt_1", own=True)
+    reached, go_on = threading.Event(), threading.Event()
+    sync = draining.directory._sync
+
+    def wait_and_sync() -> None:
+        reached.set()
+        assert go_on.wait(20)
+        sync()
+
+    monkeypatch.setattr(draining.directory, "_sync", wait_and_sync)
+    draining.drain.start()
+    assert await asyncio.to_thread(reached.wait, 20)
+    stopping = asyncio.create_task(draining.drain.stop())
+    with (draining.folder / "of-another").open("w") as of_another:  # gets the number that is free
+        await stays_true(lambda: not stopping.done(), "the thread has the segment")
+        go_on.set()
+        await stopping
+        await draining.writer.close()
+        of_another.write("still open")
+    assert (draining.folder / "of-another").read_text() == "still open"
+    assert draining.directory.segments() == []

@@ -24,6 +24,7 @@ class Segment:
         self.path = path
         self.size = os.fstat(descriptor).st_size
         self._descriptor = descriptor
+        self._is_closed = False
 
     def append(self, data: bytes) -> None:
         """Write and fsync. If this raises, nothing of `data` may be acked, and the segment takes no more."""
@@ -37,8 +38,10 @@ class Segment:
         return self.path.read_bytes()
 
     def close(self) -> None:
-        """Release the lock. Any process can claim the segment from now on."""
-        os.close(self._descriptor)
+        """Release the lock, once. Any process can claim the segment from now on."""
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._descriptor)
 
 
 class SpoolDirectory:

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from oncehook.model.claim import Claim
 from oncehook.model.errors import RowRefused, Unavailable
@@ -17,6 +18,8 @@ from oncehook.receiver.claim import ClaimStep
 from oncehook.receiver.spool.directory import Segment, SpoolDirectory
 from oncehook.receiver.spool.record import read
 from oncehook.receiver.spool.writer import SpoolWriter
+
+T = TypeVar("T")
 
 INTERVAL = 1.0
 """Seconds between two attempts."""
@@ -105,10 +108,10 @@ class Drain:
         if contents.torn:
             signals.emit("spool_tail_dropped", segment=segment.path.name, bytes=contents.torn)
         if contents.damaged or refused:
-            kept = await asyncio.to_thread(self._directory.set_aside, segment)
+            kept = await _end(segment, self._directory.set_aside)
             signals.emit("spool_damaged", segment=kept.name, bytes=contents.damaged, refused=refused)
         else:
-            await asyncio.to_thread(self._directory.remove, segment)
+            await _end(segment, self._directory.remove)
         return sum(map(len, deliveries))
 
     async def _claim(self, deliveries: Sequence[list[Claim]]) -> int | None:
@@ -125,3 +128,13 @@ class Drain:
             elif isinstance(result, BaseException):
                 raise result
         return refused
+
+
+async def _end(segment: Segment, operation: Callable[[Segment], T]) -> T:
+    """Remove or rename a segment in a thread. If this is cancelled, it still waits until the thread has closed it."""
+    running = asyncio.ensure_future(asyncio.to_thread(operation, segment))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
