@@ -54,6 +54,7 @@ def test_plugin_is_an_entry_point_of_the_installed_package() -> None:
     assert {entry.name: entry.value for entry in installed} == declared == {"oncehook": "pytest_oncehook"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_fixtures_work_in_synchronous_and_async_tests(kind: str, tmp_path: Path, postgres: Postgres) -> None:
     (tmp_path / "hooks.py").write_text(HOOKS)
@@ -66,6 +67,7 @@ def test_fixtures_work_in_synchronous_and_async_tests(kind: str, tmp_path: Path,
     wait_until(lambda: postgres.sql(databases) == "0", "every database of a test is dropped")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("ini", "sentence"),
     [

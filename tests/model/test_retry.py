@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Fail, Retry, RetryLater
-from oncehook.model.retry import GiveUp, ScheduleRetry, decide
+from oncehook.model.retry import GiveUp, ScheduleRetry, decide, longest_delays
 
 policies = st.builds(
     Retry,
@@ -32,6 +32,12 @@ def test_delay_is_random_up_to_a_ceiling_that_grows_to_the_maximum(policy: Retry
 def test_delay_stays_at_the_maximum_however_many_attempts_a_policy_has() -> None:
     policy = Retry(attempts=100_000, factor=10.0, most=60.0)
     assert [policy.ceiling(attempt) for attempt in (2, 400, 99_999)] == [50.0, 60.0, 60.0]
+
+
+def test_delay_is_the_longest_one_for_tests() -> None:
+    with longest_delays():
+        assert decide(Retry(first=5.0), 1, ValueError()) == ScheduleRetry(5.0)
+    assert {decide(Retry(first=5.0), 1, ValueError()) for _ in range(20)} != {ScheduleRetry(5.0)}
 
 
 def test_handler_that_raises_fail_is_not_retried() -> None:

@@ -1,7 +1,9 @@
-"""Retry policies: decide after a failed attempt whether and when to retry. `decide` is a pure function."""
+"""Retry policies: decide after a failed attempt whether and when to retry."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -9,6 +11,17 @@ from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.values import Duration, Parse, duration, positive, ratio, whole_number
 
 Uniform = Callable[[float, float], float]
+_uniform: ContextVar[Uniform] = ContextVar("uniform", default=random.uniform)
+
+
+@contextmanager
+def longest_delays() -> Iterator[None]:
+    """Let each retry wait for the longest time that its policy allows, so that a test does not depend on chance."""
+    token = _uniform.set(lambda low, high: high)
+    try:
+        yield
+    finally:
+        _uniform.reset(token)
 
 
 class RetryLater(OncehookError):
@@ -131,8 +144,9 @@ def with_fields(base: Retry, fields: Mapping[str, Any], where: str) -> Retry:
         raise ConfigurationError(f"{where}: {error}") from None
 
 
-def decide(policy: Retry, attempt: int, error: BaseException, uniform: Uniform = random.uniform) -> Decision:
+def decide(policy: Retry, attempt: int, error: BaseException, uniform: Uniform | None = None) -> Decision:
     """Decide what to do after attempt number `attempt` failed with `error`. The first attempt is 1."""
+    uniform = uniform or _uniform.get()
     if isinstance(error, Fail) or attempt >= policy.attempts:
         return GiveUp()
     if isinstance(error, RetryLater) and error.after is not None:

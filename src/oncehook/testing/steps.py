@@ -12,6 +12,7 @@ from oncehook.inbox import Inbox
 from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Receipt
+from oncehook.model.retry import longest_delays
 from oncehook.operations import replay as replaying
 from oncehook.operations.prune import Pruned, effect_horizon
 from oncehook.operations.prune import prune as prune_store
@@ -60,7 +61,8 @@ async def drain(
 ) -> Drained:
     """Handle events one after another, and run their effects, until nothing is due. Returns the handled receipts.
 
-    Expired leases are rescued first. With `later=True`, `drain` moves time forward to each retry until none is left.
+    Expired leases are rescued first. An event that fails is due again after the longest delay of its retry policy, not
+    after a random one. With `later=True`, `drain` moves time forward to each retry until none is left.
     With `effects=False`, effects are only recorded. Raises NotAtRest after `most` attempts or `seconds` seconds.
 
         await deliver(inbox, "stripe", type="invoice.paid")
@@ -74,13 +76,14 @@ async def drain(
     )
     deadline = SYSTEM.monotonic() + seconds
     try:
-        while await run.step(most, later=later):
-            if run.attempts >= most or SYSTEM.monotonic() > deadline:
-                raise NotAtRest(
-                    f"events are still due after {run.attempts} attempts in "
-                    f"{SYSTEM.monotonic() - deadline + seconds:.1f} s: does a handler deliver to its own inbox, or "
-                    f"fail without end? The last attempt was {run.last}"
-                )
+        with longest_delays():
+            while await run.step(most, later=later):
+                if run.attempts >= most or SYSTEM.monotonic() > deadline:
+                    raise NotAtRest(
+                        f"events are still due after {run.attempts} attempts in "
+                        f"{SYSTEM.monotonic() - deadline + seconds:.1f} s: does a handler deliver to its own inbox, or "
+                        f"fail without end? The last attempt was {run.last}"
+                    )
     finally:
         if run.relay is not None:
             await run.relay.stop()
@@ -95,8 +98,9 @@ async def perform(inbox: Inbox) -> int:
     _check(inbox)
     relay = Relay(inbox._runtime.store, inbox._runtime.effects)
     try:
-        await relay.rescue()
-        return len(await relay.drain())
+        with longest_delays():
+            await relay.rescue()
+            return len(await relay.drain())
     finally:
         await relay.stop()
 
