@@ -8,7 +8,7 @@ from oncehook.model.claim import ConsumerClaim
 from oncehook.model.states import State
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
-from tests.support.stores import processed
+from tests.support.stores import event_ids, processed, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +83,24 @@ async def test_serial_key_of_one_consumer_does_not_hold_another(store: Store) ->
     await store.claims.insert([make_claim(f"evt_{n}", serial_key="a", copies=copies) for n in range(2)])
     assert [one.event_id for one in await store.leases.take(10, 30, "w")] == ["evt_0"]
     assert [one.event_id for one in await store.leases_of("ledger").take(10, 30, "w")] == ["evt_0"]
+
+
+async def test_dead_letter_of_one_consumer_does_not_hold_the_key_of_another(store: Store) -> None:
+    copies = (ConsumerClaim("ledger", serial_key="a"),)
+    await store.claims.insert([make_claim(f"evt_{n}", serial_key="a", copies=copies) for n in range(2)])
+    ledger = store.leases_of("ledger")
+    await settle(store, await store.leases.take(10, 30, "w"), State.FAILED)
+    await settle(store, await ledger.take(10, 30, "w"))
+    assert event_ids(await ledger.take(10, 30, "w")) == ["evt_1"]
+    assert await store.leases.take(10, 30, "w") == [], "main's own dead letter holds its key"
+
+
+async def test_dead_letter_of_a_consumer_holds_its_own_key(store: Store) -> None:
+    copies = (ConsumerClaim("ledger", serial_key="a"),)
+    await store.claims.insert([make_claim(f"evt_{n}", copies=copies) for n in range(2)])
+    ledger = store.leases_of("ledger")
+    await settle(store, await ledger.take(10, 30, "w"), State.FAILED)
+    assert await ledger.take(10, 30, "w") == [], "a later event of the key would overtake the dead letter"
 
 
 async def test_copies_of_a_key_are_leased_in_the_order_of_arrival(store: Store) -> None:

@@ -80,6 +80,7 @@ async def test_removal_deletes_the_subscription_handlers_rate_and_pause(store: S
     )
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("status", list(State))
 @pytest.mark.parametrize("serial_key", [None, "in_7"])
 async def test_receipts_of_the_consumer_that_are_not_finished_become_ignored(

@@ -75,6 +75,16 @@ async def test_effect_is_settled_once_and_only_under_its_lease(store: Store) -> 
     assert await store.effects.counts() == {"done": 1}
 
 
+async def test_released_effect_stays_in_quarantine_until_an_attempt_ends(store: Store) -> None:
+    await record(store, "a")
+    await finish(store, EffectState.RETRYING, after=0.0, crashed=True)
+    for status, facts in (EffectState.RETRYING, {"uncharged": True}), (EffectState.RETRYING, {"after": 0.0}):
+        assert await store.effects.lease(1, "w", SEND) == [], "it must not run beside others"
+        [effect] = await store.effects.lease(1, "w", SEND, rescued=True)
+        await store.effects.settle([SettledEffect(effect.id, effect.lease, status, **facts)])
+    assert len(await store.effects.lease(1, "w", SEND)) == 1
+
+
 async def test_find_filters_effects_by_each_condition_and_in_pages(store: Store) -> None:
     await record(store, *(f"k{n}" for n in range(5)))
     await record(store, "other", source="github", scope="github", target="publish", kind="topic", receipt=7)

@@ -9,6 +9,7 @@ from oncehook.store.executor import Run
 from oncehook.store.leadership import Leadership, LeadershipLost, hold
 from oncehook.store.store import Store
 from tests.support.ages import set_age
+from tests.support.clocks import set_clock_back
 from tests.support.events import Rows
 from tests.support.retention import KEEP_30, stored_events
 from tests.support.stores import open_store
@@ -118,3 +119,14 @@ async def test_pruner_that_was_replaced_deletes_nothing(store: Store, database: 
             assert stored_events(rows) == ["evt_1"]
     assert await prune(store, KEEP_30), "the successor has released the leadership"
     assert stored_events(rows) == []
+
+
+async def test_leadership_that_was_taken_before_the_clock_was_set_back_is_taken_over(
+    store: Store, database: str
+) -> None:
+    former = await lead(store)
+    set_clock_back(database, 50)
+    assert await store.leadership.take("task", 60.0) is None, "the term may be as long as that"
+    set_clock_back(database, 3600)
+    assert (await lead(store)).number == former.number + 1
+    assert await store.leadership.take("task", 60.0) is None

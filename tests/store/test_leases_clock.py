@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.rows import EffectTarget
 from oncehook.store.store import Store
+from tests.support.clocks import set_clock_back
 from tests.support.events import make_claim
 from tests.support.servers import run_sql
 from tests.support.stores import claim_and_lease
@@ -19,28 +21,12 @@ pytestmark = pytest.mark.anyio
 Clock = Callable[..., None]
 
 TARGETS = [EffectTarget("call", "send", 30)]
-LATER = {
-    "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', {name}, '+{seconds} seconds')",
-    "postgresql": "{name} + interval '{seconds} seconds'",
-}
-
-COLUMNS = {
-    "webhook_receipts": ("received_at", "leased_at", "lease_until", "next_attempt_at"),
-    "webhook_effects": ("created_at", "leased_at", "lease_until"),
-}
 
 
 @pytest.fixture
 def go_back(database: str) -> Clock:
-    """A function that moves all recorded times ahead, by an hour or some seconds, as if the clock was set back."""
-    later = LATER[database.partition(":")[0]]
-
-    def move(seconds: int = 3600) -> None:
-        for table, columns in COLUMNS.items():
-            changes = ", ".join(f"{name} = {later.format(name=name, seconds=seconds)}" for name in columns)
-            run_sql(database, f"UPDATE {table} SET {changes}")
-
-    return move
+    """A function that sets the database's clock back, by an hour or some seconds."""
+    return partial(set_clock_back, database)
 
 
 async def lease(store: Store) -> list[str]:

@@ -14,6 +14,7 @@ PARTS = {
     "effects": protocols.EffectStore,
     "pauses": protocols.PauseStore,
     "rates": protocols.RateStore,
+    "due_times": protocols.DueTimeStore,
     "roster": protocols.RosterStore,
     "directory": protocols.DirectoryStore,
     "email": protocols.EmailStore,

@@ -1,4 +1,4 @@
-"""Query plans: no query of the dashboard, of alerts or of a hot path scans a whole table."""
+"""Query plans: no query of the dashboard, of alerts, of due times or of a hot path scans a whole table."""
 
 import json
 import re
@@ -80,6 +80,8 @@ QUERIES: dict[str, tuple[str, dict[str, Any]]] = {
     "the number of dead letters": ("dead_letter_counts", {"most": 1000}),
     "the change token": ("change_token", {}),
     "the first event": ("history_age", {}),
+    "receipts of a clock that was ahead": ("receipts_scheduled_ahead", {"limit": 1000}),
+    "effects of a clock that was ahead": ("effects_scheduled_ahead", {"limit": 1000}),
     "the attempts at an event": ("attempts", {"receipt": 77}),
     "the consumers of an event": ("consumers_of_event", {"main": 77}),
     "the entities of an object": ("entities_of", {"input": '{"scope": "stripe", "id": "in_77"}'}),

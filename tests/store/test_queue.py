@@ -2,6 +2,7 @@
 
 import pytest
 
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.rows import GivenUp
@@ -51,6 +52,14 @@ async def test_a_listed_receipt_with_a_serial_key_leases_the_first_of_its_key(st
     assert await store.leases.take_keys([], 30, "worker-2") == []
 
 
+async def test_a_listed_receipt_of_another_consumer_is_not_leased(store: Store, rows: Rows) -> None:
+    await store.claims.insert([make_claim("evt_1", copies=(ConsumerClaim("billing"),))])
+    ((receipt,),) = rows("SELECT id FROM webhook_receipts WHERE consumer = 'billing'")
+    assert (await store.leases.take_listed([receipt], 30, "worker-1"))[0] == []
+    leased, _ = await store.leases_of("billing").take_listed([receipt], 30, "worker-1")
+    assert [(row.receipt, row.consumer) for row in leased] == [(receipt, "billing")]
+
+
 async def test_a_receipt_whose_worker_died_is_leased_only_as_rescued(store: Store, rows: Rows) -> None:
     (receipt,) = await claim(store, "evt_1")
     rows("UPDATE webhook_receipts SET crashes = 1")
@@ -74,8 +83,6 @@ async def test_overdue_receipts_are_listed_once_per_serial_key(store: Store) -> 
 
 
 async def test_copies_are_the_receipts_of_other_consumers(store: Store) -> None:
-    from oncehook.model.claim import ConsumerClaim
-
     copied = make_claim("evt_1", copies=(ConsumerClaim("billing"), ConsumerClaim("search", State.IGNORED)))
     (claimed,) = await store.claims.insert([copied])
     copies = await store.queue.copies([claimed.receipt])

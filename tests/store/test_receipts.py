@@ -87,6 +87,7 @@ TYPES = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("pattern", "expected"), TYPES.items())
 async def test_find_filters_by_type_pattern_and_by_dotted_prefix(
     filled: Store, pattern: str, expected: list[str]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from oncehook.model.claim import ConsumerClaim
 from oncehook.model.event import MAIN
 from oncehook.model.patterns import Handled, compile_pattern
 from oncehook.store.store import Store
@@ -146,3 +147,10 @@ async def test_no_receipt_is_ignored_within_a_minute_of_a_registration(store: St
     assert await store.roster.ignore_unhandled(MAIN, ("stripe", "b"), "why", seconds=300, size=10) == 0
     assert await store.roster.ignore_unhandled(MAIN, ("stripe", "a"), "why", seconds=300, size=10) == 1
     assert rows("SELECT status, last_error, attempts FROM webhook_receipts") == [("ignored", "why", 0)]
+
+
+async def test_only_receipts_of_one_consumer_are_released(store: Store, rows: Rows) -> None:
+    await store.claims.insert([make_claim("evt_1", type="a", copies=(ConsumerClaim("ledger"),))])
+    rows("UPDATE webhook_receipts SET unhandled_at = received_at RETURNING id")
+    assert await store.roster.release_unhandled("ledger", ("stripe", "a"), 10) == 1
+    assert [(row.consumer, row.number) for row in await store.roster.unhandled()] == [(MAIN, 1)]

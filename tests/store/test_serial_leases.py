@@ -117,6 +117,7 @@ async def test_key_with_many_receipts_does_not_starve_other_keys(store: Store) -
     assert set(leases.values()) - {leases["in_0500"]} == {1}
 
 
+@pytest.mark.sampled(1)
 async def test_blocked_keys_do_not_starve_other_keys(store: Store) -> None:
     for start in range(0, 1500, 500):
         await store.claims.insert([claims_with_key(f"in_{n:04d}", 1)[0] for n in range(start, start + 500)])

@@ -129,6 +129,13 @@ async def test_rescued_receipt_of_a_tenant_is_leased(tenants: Store, rows: Rows)
     assert await take(tenants, 1, rescued=True) == []
 
 
+async def test_receipt_whose_worker_crashed_is_not_leased_with_others(tenants: Store, rows: Rows) -> None:
+    for tenant in ("acme", "zeta"):
+        await claim_events(tenants, tenant, 2)
+    rows("UPDATE webhook_receipts SET crashes = 1 WHERE tenant = 'zeta'")
+    assert counts(await take(tenants, 16)) == {"acme": 2}, "it may kill the process of the others again"
+
+
 async def test_two_workers_never_lease_the_same_receipt(tenants: Store) -> None:
     for tenant in ("a", "b", "c"):
         await claim_events(tenants, tenant, 40)
@@ -150,11 +157,11 @@ def test_first_receipts_of_all_tenants_come_first() -> None:
 
 async def test_room_that_a_tenant_leaves_goes_to_the_others() -> None:
     waiting = {("stripe", "a"): 100, ("stripe", "b"): 1}
-    asked: list[int] = []
+    requested: list[int] = []
 
     async def lease_turn(tenants: object, each: int, limit: int) -> list[Leased]:
         assert isinstance(tenants, list)
-        asked.append(each)
+        requested.append(each)
         turn: list[Leased] = []
         for tenant in tenants:
             number = min(each, waiting[tenant], limit - len(turn))
@@ -163,4 +170,4 @@ async def test_room_that_a_tenant_leaves_goes_to_the_others() -> None:
         return turn
 
     assert counts(await lease_turns(list(waiting), 16, lease_turn)) == {"a": 15, "b": 1}
-    assert asked == [8, 7]
+    assert requested == [8, 7]

@@ -10,8 +10,8 @@ from tests.support.events import Rows
 
 @pytest.fixture
 async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[Inbox]:
-    """A started inbox without a worker, with a lease of 0.6 seconds, and a table that handlers write to."""
-    inbox = make_inbox(worker=False, lease="0.6s")
+    """A started inbox without a worker, with a lease of 1.5 seconds, and a table that handlers write to."""
+    inbox = make_inbox(worker=False, lease="1.5s")
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         rows("CREATE TABLE ledger (event_id TEXT NOT NULL, note TEXT)")

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -120,17 +121,21 @@ async def test_a_handler_that_raises_cancelled_error_itself_has_failed(
     assert rows("SELECT DISTINCT error FROM webhook_attempts") == [("CancelledError: ",)]
 
 
-async def test_a_hanging_event_of_a_batch_does_not_fail_the_others(inbox: Inbox, rows: Rows) -> None:
-    """The lease is 0.6 s. The events that wait behind the hanging one, twice for 0.9 s, must keep their leases."""
+async def test_a_hanging_event_of_a_batch_does_not_fail_the_others(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    """The lease is 3 s. The events that wait behind the hanging one, twice for 2 s, must keep their leases."""
+    inbox = make_inbox(worker=True, lease="3s")
+    inbox.source("stripe", secrets=["whsec_test"])
 
-    @inbox.on("stripe", "invoice.paid", batch=10, timeout="0.9s", retry=Retry(attempts=1))
+    @inbox.on("stripe", "invoice.paid", batch=10, timeout="2s", retry=Retry(attempts=1))
     async def paid(events: list[Event], tx: Any) -> None:
         if any(event.id == "evt_2" for event in events):
             await asyncio.Event().wait()
 
-    await claim(inbox, *(f"evt_{n}" for n in range(1, 6)))
-    inbox._runtime.start_worker()
-    await eventually(lambda: not rows("SELECT 1 FROM webhook_receipts WHERE status NOT IN ('processed', 'failed')"))
+    async with inbox.lifespan():
+        await claim(inbox, *(f"evt_{n}" for n in range(1, 6)))
+        await eventually(lambda: not rows("SELECT 1 FROM webhook_receipts WHERE status NOT IN ('processed', 'failed')"))
     assert [row[:3] for row in rows(STATES)] == [
         (f"evt_{n}", "failed" if n == 2 else "processed", 1) for n in range(1, 6)
     ]

@@ -15,6 +15,7 @@ import pytest
 
 from oncehook import ConfigurationError, Event, Inbox, RetryLater
 from oncehook.config.configuration import load
+from oncehook.observability.checkpoints import Checkpoint
 from oncehook.operations.replay import replay
 from oncehook.store.postgres.wakeups import CHANNEL
 from oncehook.store.rows import Selection
@@ -23,6 +24,7 @@ from oncehook.worker.wakeups import MIN_INTERVAL
 from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config
 from tests.support.servers import Postgres, run_sql
+from tests.support.signals import SIGNALS
 from tests.support.waiting import eventually, let_time_pass, next_turn
 from tests.support.work import FailsAtFirst, receipts_are
 
@@ -218,7 +220,9 @@ async def test_a_second_process_on_sqlite_polls(tmp_path: Path) -> None:
     worker.on("stripe", "*")(_ignore)
     async with receiver.lifespan(), worker.lifespan():
         worker._runtime.start_worker()
-        for number in (1, 2, 3):  # as above
+        for number in (1, 2, 3):
+            # The end of an event wakes the worker too. Only a worker that polls looks this often without an event.
+            await SIGNALS.wait_for(Checkpoint.WORKER_IDLE, 5, within=15)
             await deliver(receiver, "stripe", stripe_body(f"evt_{number}"))
             await eventually(receipts_are(database, "processed", number))
 

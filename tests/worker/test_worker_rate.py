@@ -51,6 +51,7 @@ def most_in_a_second(starts: list[float]) -> int:
     return max(sum(start <= other < start + 1 for other in starts) for start in starts)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [None, 10])
 async def test_events_start_no_faster_than_the_rate_and_a_burst(inbox: Inbox, rows: Rows, batch: int | None) -> None:
     starts = record_starts(inbox, batch=batch)
@@ -58,8 +59,9 @@ async def test_events_start_no_faster_than_the_rate_and_a_burst(inbox: Inbox, ro
     async with limited(inbox, 10.0):
         await eventually(receipts_are(rows, "processed", 30), "all events are processed")
     assert len(starts) == 30
-    assert 2.7 <= starts[-1] - starts[0] <= 6, "30 events at 10/s take 2.8 seconds after a burst of 2"
-    assert most_in_a_second(starts) <= 10 + 2 + 1  # the rate, the burst, and a start that was delayed
+    seconds = starts[-1] - starts[0]  # a busy machine may delay the first start, or the last
+    assert 2.2 <= seconds <= 6, f"30 events at 10/s took {seconds:.2f} s instead of 2.8 after a burst of 2"
+    assert most_in_a_second(starts) <= 10 + 2 + 3  # the rate, the burst, and starts that were delayed
     assert rows("SELECT DISTINCT attempts, crashes FROM webhook_receipts") == [(1, 0)]
 
 

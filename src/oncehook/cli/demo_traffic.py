@@ -94,6 +94,7 @@ class Traffic:
         self.log = log
         self.log.counts.behaviors.update(dict.fromkeys(BEHAVIORS, 0))
         self.rate = rate
+        self._unseen = list(BEHAVIORS)  # the first deliveries show each behavior once
         self.stopping = asyncio.Event()
         self._open = asyncio.Event()
         self._idle = asyncio.Event()
@@ -129,7 +130,8 @@ class Traffic:
     # -- behaviors ----------------------------------------------------------------------------------------------
 
     async def _behave(self) -> None:
-        behavior = _dice.choices(list(BEHAVIORS), list(BEHAVIORS.values()))[0]
+        chosen = _dice.choices(list(BEHAVIORS), list(BEHAVIORS.values()))[0]
+        behavior = self._unseen.pop() if self._unseen else chosen
         sender = _dice.choice([sender for sender in SENDERS if sender.source not in NOT_SENT_BY.get(behavior, ())])
         self.log.counts.behaviors[behavior] += 1
         try:

@@ -168,6 +168,14 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "queue_swept": ("info", "Receipts that were overdue were sent to the queue again."),
     "queue_message_ignored": ("warning", "A message in the queue names no receipt. It was deleted."),
     "dead_lettered": ("error", "The queue gave up a message, and its event is a dead letter."),
+    "clock_set_back": (
+        "warning",
+        "The database's clock went back by `seconds`. Retries that were scheduled before do not wait for it.",
+    ),
+    "due_times_corrected": (
+        "warning",
+        "Retries and pauses had times from a clock that has gone back since. The retries are due now.",
+    ),
     "worker_database_unavailable": ("warning", "The worker cannot reach the database. It retries."),
     "managed_source_unusable": (
         "error",

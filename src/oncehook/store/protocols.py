@@ -269,6 +269,13 @@ class RateStore(Protocol):
         """Return tokens that were not used. The bucket never holds more than `burst`."""
 
 
+class DueTimeStore(Protocol):
+    """Due times of everything that waits."""
+
+    async def correct(self) -> int:
+        """Correct the times of a clock that has gone back since. Returns how many retries and pauses were wrong."""
+
+
 class RosterStore(Protocol):
     """The roster: live workers and the patterns they handle."""
 

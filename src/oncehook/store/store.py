@@ -15,6 +15,7 @@ from oncehook.store.backfill import SqlBackfillStore
 from oncehook.store.consumers import SqlConsumerStore
 from oncehook.store.database import Database
 from oncehook.store.directory import SqlDirectoryStore
+from oncehook.store.due_times import SqlDueTimeStore
 from oncehook.store.effects import SqlEffectStore
 from oncehook.store.email import SqlEmailStore
 from oncehook.store.encrypted_rows import SqlEncryptedRowStore
@@ -43,6 +44,7 @@ from oncehook.store.protocols import (
     ClaimStore,
     ConsumerStore,
     DirectoryStore,
+    DueTimeStore,
     EffectStore,
     EmailStore,
     LeaseStore,
@@ -92,6 +94,7 @@ class Store:
         self.pauses: PauseStore = pauses
         self.queue: QueueStore = SqlQueueStore(executor)
         self.rates: RateStore = SqlRateStore(executor)
+        self.due_times: DueTimeStore = SqlDueTimeStore(executor)
         self.roster: RosterStore = SqlRosterStore(executor)
         self.directory: DirectoryStore = SqlDirectoryStore(executor)
         self.encrypted_rows: EncryptedRowStore = SqlEncryptedRowStore(executor, lambda: self.keys, self.objects)

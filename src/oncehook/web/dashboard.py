@@ -1,5 +1,6 @@
 """The dashboard and the JSON API as one ASGI app: every page and endpoint is behind the same guard."""
 
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -102,8 +103,12 @@ async def _icon(request: Request) -> Response:
     return Response((HERE / "static" / "icon.svg").read_bytes(), media_type="image/svg+xml")
 
 
+@cache
 def _renderer() -> "filters.Render":
-    """Make the template renderer. Templates escape every value, and fail on an undefined name."""
+    """Make the template renderer. Templates escape every value, and fail on an undefined name.
+
+    All dashboards of a process share it: each template is compiled once.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,

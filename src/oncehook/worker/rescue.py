@@ -21,6 +21,7 @@ from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.providers.source import HORIZON, Source
 from oncehook.store.store import Store
+from oncehook.worker.clock_watch import ClockWatch
 
 PAGE = 200
 UNKNOWN = Retry(attempts=2**31)
@@ -99,12 +100,14 @@ async def abandon(store: Store) -> None:
 async def keep_rescuing(
     store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere = not_elsewhere
 ) -> None:
-    """Rescue receipts every `every` seconds, until cancelled."""
+    """Rescue receipts every `every` seconds, until cancelled. Correct due times after the clock was set back."""
+    watch = ClockWatch(store)
     while True:
         await asyncio.sleep(every)
         try:
             await rescue(store, handlers, sources, elsewhere)
             await abandon(store)
+            await watch.check()
             reach(Checkpoint.EXPIRED_LEASES_CHECKED)
         except Unavailable as error:
             signals.emit("worker_database_unavailable", detail=error.detail)

@@ -15,6 +15,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("left", LEFT)
 async def test_session_state_does_not_reach_the_next_handler(tenant_inbox: Inbox, database: str, left: str) -> None:
     """Handlers follow each other, so their transactions are begun ahead. Every second that leaves state fails."""
@@ -49,6 +50,7 @@ async def test_session_state_does_not_reach_the_next_handler(tenant_inbox: Inbox
 ONCE = Retry(attempts=1)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "left",
     [
@@ -90,6 +92,7 @@ async def test_event_is_processed_in_any_session_state_that_the_handler_leaves(
     assert attempts == ([3] if batch else [1, 1, 1])
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("ending", "is_kept"),
     [

@@ -1,12 +1,15 @@
 """The SQLite file: its pragmas, its write lock, its writer, and a full disk."""
 
 import asyncio
+import gc
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,6 +163,28 @@ async def test_cancelled_caller_does_not_cancel_the_claim(store: Store) -> None:
     waiting.cancel()
     await asyncio.wait([waiting])
     assert not (await store.claims.insert([make_claim("evt_1")]))[0].fresh
+
+
+async def test_error_of_a_write_whose_caller_was_cancelled_is_not_printed(store: Store) -> None:
+    """Nothing awaits it any more, so asyncio would print a traceback."""
+    printed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
+    file, may_fail = sqlite_of(store).file, threading.Event()
+
+    def fail(_: sqlite3.Connection) -> None:
+        may_fail.wait(30)
+        raise sqlite3.OperationalError("database is locked")
+
+    task = asyncio.create_task(file.write(fail))
+    await next_turn()
+    task.cancel()
+    await asyncio.wait([task])
+    del task  # its traceback refers to the future
+    may_fail.set()
+    await file.write(lambda _: None)  # the writer has finished the first one
+    await next_turn()
+    gc.collect()
+    assert printed == []
 
 
 @pytest.mark.parametrize("name", ["no-database.txt", "no-database.txt/below.db", "."])

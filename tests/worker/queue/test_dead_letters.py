@@ -15,6 +15,7 @@ from tests.support.work_queue import LEASE, MakeInbox, WorkQueue
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.sampled(1)
 async def test_sqs_gives_up_a_poison_message_and_its_event_is_a_dead_letter(
     make: MakeInbox, dead_queue: WorkQueue, rows: Rows
 ) -> None:

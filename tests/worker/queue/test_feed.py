@@ -235,6 +235,7 @@ async def test_a_copy_of_the_message_of_a_receipt_that_waits_is_deleted_too(stor
     assert (ends.ended, len(feed._looks)) == ([(receipt, None)], 1)
 
 
+@pytest.mark.sampled(1)
 async def test_a_worker_that_releases_for_another_reason_than_a_stop_keeps_no_message(
     make: MakeInbox, queue: WorkQueue, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

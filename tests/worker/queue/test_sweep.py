@@ -59,6 +59,7 @@ async def test_workers_lease_from_the_database_while_the_queue_is_down(
     assert calls == ["evt_1", "evt_2"]
 
 
+@pytest.mark.sampled(1)
 async def test_a_purged_queue_is_filled_again(make: MakeInbox, queue: WorkQueue, rows: Rows) -> None:
     receiver, inbox = make(worker=False), make()
     async with receiver.lifespan():

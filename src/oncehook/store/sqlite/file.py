@@ -188,6 +188,7 @@ def _deliver(future: "asyncio.Future[Any]", result: Any, failure: BaseException 
             future.set_result(result)
         else:
             future.set_exception(failure)
+            future.exception()  # if its caller was cancelled, nothing awaits the error, and asyncio would print it
 
     try:
         future.get_loop().call_soon_threadsafe(settle)

@@ -41,10 +41,11 @@ SELECT id FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS text)::bigint[]
 -- waiting, and its age counts from now. `nextval` runs after the sort.
 INSERT INTO webhook_receipts (id, main_id, consumer, source, tenant, provider, event_id, type, object_id, delivery_id,
                               occurred_at, received_at, correlation_id, status, last_error, fingerprint, serial_key,
-                              origin, next_attempt_at, replayed_at)
+                              origin, next_attempt_at, leased_at, replayed_at)
 SELECT nextval('webhook_receipt_ids'), m.id, CAST(:consumer AS text), m.source, m.tenant, m.provider, m.event_id, m.type,
        m.object_id, m.delivery_id, m.occurred_at, m.received_at, m.correlation_id, o.status, o.last_error, m.fingerprint,
-       m.serial_key, m.origin, CASE WHEN o.status = 'received' THEN now() END, CASE WHEN o.status = 'received' THEN now() END
+       m.serial_key, m.origin, CASE WHEN o.status = 'received' THEN now() END, CASE WHEN o.status = 'received' THEN now() END,
+       CASE WHEN o.status = 'received' THEN now() END
 FROM json_to_recordset(CAST(:rows AS json)) AS o (receipt bigint, status text, last_error text)
 JOIN webhook_receipts m ON m.id = o.receipt
 WHERE EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = m.id AND p.day = (m.received_at AT TIME ZONE 'UTC')::date)

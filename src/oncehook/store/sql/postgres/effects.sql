@@ -67,7 +67,7 @@ WITH targets AS (
     WHERE e.status IN ('waiting', 'retrying')
       AND coalesce(e.next_attempt_at, e.created_at) <= CASE  -- as for receipts
           WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
-      AND (e.next_attempt_at IS NULL OR e.next_attempt_at <= now() OR e.leased_at > now())
+      AND (e.next_attempt_at IS NULL OR e.next_attempt_at <= now() OR e.leased_at > now() + interval '1 second')
       AND (e.crashes > 0) = :rescued
       AND EXISTS (SELECT 1 FROM targets t WHERE t.kind = e.kind AND coalesce(t.target, e.target) = e.target)
     ORDER BY coalesce(e.next_attempt_at, e.created_at), e.id
@@ -96,6 +96,7 @@ SET status = g.status, lease_until = NULL,
     attempts = CASE WHEN g.uncharged THEN e.attempts - 1 ELSE e.attempts END,
     crashes = CASE WHEN g.uncharged THEN e.crashes WHEN g.crashed THEN e.crashes + 1 ELSE 0 END,
     done_at = CASE WHEN g.status = 'done' THEN now() END,
+    leased_at = CASE WHEN g.after IS NULL THEN e.leased_at ELSE now() END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL THEN now() + g.after * interval '1 second' END
 FROM input g JOIN held ON held.id = g.id
 WHERE e.id = g.id AND e.lease = g.lease AND e.status = 'performing'

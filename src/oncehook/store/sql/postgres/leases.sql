@@ -29,14 +29,15 @@ FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = coalesce(l.main_id,
 ORDER BY coalesce(l.next_attempt_at, l.received_at), l.id
 
 -- name: lease
--- The columns have the names of `Leased`. A receipt is due if it has no next_attempt_at, or if its last attempt began in the
--- future because the clock was set back. All waiting receipts are read only if the newest receipt shows a clock set back.
+-- The columns have the names of `Leased`. A receipt is due if it has no next_attempt_at, or if that was written in the future
+-- because the clock was set back. The second is for transactions that began before another one wrote it. All waiting receipts
+-- are read only if the newest one shows a clock set back; `due_times.sql` is for the others.
 WITH due AS (
     SELECT id FROM webhook_receipts h
     WHERE consumer = :consumer AND status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= CASE
           WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
-      AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now())
+      AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now() + interval '1 second')
       AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:floor AS text) AS timestamptz)
       AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
       AND tenant = :tenant                                     --? tenant
@@ -58,16 +59,21 @@ WHERE r.id = held.id
 SELECT receipt FROM webhook_settle(CAST(:input AS json)) AS receipt
 
 -- name: release
+-- A receipt that was leased was due. If the clock went back since, it still is.
 UPDATE webhook_receipts r
 SET status = CASE WHEN attempts > 1 OR is_inline THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
-    next_attempt_at = coalesce(now() + CAST(:after AS double precision) * interval '1 second', next_attempt_at)
+    leased_at = CASE WHEN CAST(:after AS double precision) IS NULL THEN leased_at ELSE now() END,
+    next_attempt_at = coalesce(
+        now() + CAST(:after AS double precision) * interval '1 second', CASE WHEN next_attempt_at > now() THEN now() ELSE next_attempt_at END
+    )
 FROM json_to_recordset(CAST(:held AS json)) AS h (receipt bigint, lease bigint)
 WHERE r.id = h.receipt AND r.lease = h.lease AND r.status = 'processing'
 RETURNING r.id
 
 -- name: release_strays
 UPDATE webhook_receipts
-SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
+    next_attempt_at = CASE WHEN next_attempt_at > now() THEN now() ELSE next_attempt_at END
 WHERE status = 'processing' AND worker = :worker AND consumer = :consumer AND id <> ALL (CAST(CAST(:held AS text) AS bigint[]))
 RETURNING id
 

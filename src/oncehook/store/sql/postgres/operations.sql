@@ -49,7 +49,7 @@ WITH chosen AS (
     FROM chosen WHERE status = 'processed' AND started_at IS NOT NULL ORDER BY id
 )
 UPDATE webhook_receipts r
-SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = false, next_attempt_at = now(),
+SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = false, next_attempt_at = now(), leased_at = now(),
     replayed_at = now(), processed_at = NULL, failed_at = NULL, unhandled_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL,
     handler = NULL, version = NULL
 FROM chosen WHERE r.id = chosen.id AND r.status IN ('failed', 'processed', 'ignored')
@@ -61,7 +61,7 @@ WITH chosen AS (
     WHERE id = ANY(CAST(:receipts AS text)::bigint[]) AND status = 'retrying' AND NOT is_inline
     ORDER BY id FOR UPDATE SKIP LOCKED
 )
-UPDATE webhook_receipts r SET next_attempt_at = least(r.next_attempt_at, now())
+UPDATE webhook_receipts r SET next_attempt_at = least(r.next_attempt_at, now()), leased_at = now()
 FROM chosen WHERE r.id = chosen.id AND r.status = 'retrying'
 RETURNING r.id
 

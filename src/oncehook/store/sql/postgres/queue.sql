@@ -4,7 +4,7 @@ WITH due AS (
     SELECT id FROM webhook_receipts h
     WHERE id = ANY (CAST(CAST(:receipts AS text) AS bigint[])) AND consumer = :consumer AND status IN ('received', 'retrying')
       AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
-      AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now())
+      AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now() + interval '1 second')
       AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), {> leased}

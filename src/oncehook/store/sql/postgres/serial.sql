@@ -31,7 +31,7 @@ WITH head AS MATERIALIZED (
           AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
         ORDER BY r.received_at, r.id LIMIT 1
     ) h
-    WHERE (h.next_attempt_at IS NULL OR h.next_attempt_at <= now() OR h.leased_at > now()) AND (h.crashes > 0) = :rescued
+    WHERE (h.next_attempt_at IS NULL OR h.next_attempt_at <= now() OR h.leased_at > now() + interval '1 second') AND (h.crashes > 0) = :rescued
       AND {> not_paused} AND {> handled_here}
       AND (
           SELECT w.id FROM webhook_receipts w
@@ -51,7 +51,7 @@ WITH head AS MATERIALIZED (
 ), due AS MATERIALIZED (
     SELECT r.id FROM webhook_receipts r
     WHERE r.id = ANY (ARRAY(SELECT id FROM head)) AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
-      AND (r.next_attempt_at IS NULL OR r.next_attempt_at <= now() OR r.leased_at > now()) AND (r.crashes > 0) = :rescued
+      AND (r.next_attempt_at IS NULL OR r.next_attempt_at <= now() OR r.leased_at > now() + interval '1 second') AND (r.crashes > 0) = :rescued
     ORDER BY r.id FOR UPDATE SKIP LOCKED
 ), leased AS (
     UPDATE webhook_receipts r

@@ -16,7 +16,7 @@ WITH RECURSIVE tenants AS (
         ORDER BY r.source, r.tenant, coalesce(r.next_attempt_at, r.received_at), r.id LIMIT 1
     ) n
 )
-SELECT source, tenant AS key, (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now()) AS is_due
+SELECT source, tenant AS key, (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now() + interval '1 second') AS is_due
 FROM tenants LIMIT :most
 
 -- name: lease_turn
@@ -29,7 +29,7 @@ WITH due AS MATERIALIZED (
           AND h.status IN ('received', 'retrying') AND NOT h.is_inline AND h.serial_key IS NULL AND h.unhandled_at IS NULL
           AND coalesce(h.next_attempt_at, h.received_at) <= CASE
               WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
-          AND (h.next_attempt_at IS NULL OR h.next_attempt_at <= now() OR h.leased_at > now())
+          AND (h.next_attempt_at IS NULL OR h.next_attempt_at <= now() OR h.leased_at > now() + interval '1 second')
           AND (h.crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
         ORDER BY coalesce(h.next_attempt_at, h.received_at), h.id
         LIMIT :each FOR UPDATE SKIP LOCKED

@@ -35,10 +35,11 @@ SELECT id FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:receip
 -- from now.
 INSERT INTO webhook_receipts (main_id, consumer, source, tenant, provider, event_id, type, object_id, delivery_id,
                               occurred_at, received_at, correlation_id, status, last_error, fingerprint, serial_key,
-                              origin, next_attempt_at, replayed_at)
+                              origin, next_attempt_at, leased_at, replayed_at)
 SELECT m.id, :consumer, m.source, m.tenant, m.provider, m.event_id, m.type, m.object_id, m.delivery_id, m.occurred_at,
        m.received_at, m.correlation_id, o.value ->> 'status', o.value ->> 'last_error', m.fingerprint, m.serial_key,
        m.origin, CASE WHEN o.value ->> 'status' = 'received' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+       CASE WHEN o.value ->> 'status' = 'received' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
        CASE WHEN o.value ->> 'status' = 'received' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
 FROM json_each(:rows) o JOIN webhook_receipts m ON m.id = o.value ->> 'receipt'
 WHERE EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = m.id)

@@ -63,7 +63,7 @@ WHERE id IN (
           WHEN (SELECT max(received_at) FROM webhook_receipts) > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')
           THEN '9999' ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
       AND (e.next_attempt_at IS NULL OR e.next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-           OR e.leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+           OR e.leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second'))
       AND (e.crashes > 0) = :rescued
       AND EXISTS (SELECT 1 FROM json_each(:targets) t
                   WHERE t.value ->> 'kind' = e.kind AND coalesce(t.value ->> 'target', e.target) = e.target)
@@ -79,6 +79,7 @@ SET status = g.status, lease_until = NULL,
     attempts = CASE WHEN g.uncharged THEN attempts - 1 ELSE attempts END,
     crashes = CASE WHEN g.uncharged THEN crashes WHEN g.crashed THEN crashes + 1 ELSE 0 END,
     done_at = CASE WHEN g.status = 'done' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+    leased_at = CASE WHEN g.after IS NULL THEN leased_at ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL
                            THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || g.after || ' seconds') END
 FROM (

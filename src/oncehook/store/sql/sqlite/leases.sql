@@ -29,8 +29,9 @@ RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id,
           (SELECT object FROM webhook_payloads p WHERE p.receipt_id = coalesce(main_id, id)) AS object
 
 -- name: lease
--- A receipt is due if it has no next_attempt_at, or if its last attempt began in the future because the clock was set back.
--- All waiting receipts are read only if the newest receipt shows a clock set back.
+-- A receipt is due if it has no next_attempt_at, or if that was written in the future because the clock was set back. The second
+-- is for statements that began before another one wrote it. All waiting receipts are read only if the newest one shows a clock
+-- set back; `due_times.sql` is for the others.
 {> take_lease}
 WHERE id IN (
     SELECT id FROM webhook_receipts h
@@ -39,7 +40,7 @@ WHERE id IN (
           WHEN (SELECT max(received_at) FROM webhook_receipts) > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')
           THEN '9999' ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
       AND (next_attempt_at IS NULL OR next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-           OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+           OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second'))
       AND coalesce(next_attempt_at, received_at) >= :floor
       AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
       AND tenant = :tenant                                     --? tenant
@@ -65,6 +66,7 @@ SET status = g.status, outcome = g.outcome, handler = g.handler, version = g.ver
     crashes = CASE WHEN g.crashed THEN crashes + 1 ELSE 0 END,
     failed_at = CASE WHEN g.status = 'failed' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
     processed_at = CASE WHEN g.status = 'processed' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+    leased_at = CASE WHEN g.after IS NULL THEN leased_at ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL
                            THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || g.after || ' seconds') END
 FROM (
@@ -86,16 +88,19 @@ FROM json_each(:input) JOIN main.webhook_receipts r ON r.id = value ->> 'receipt
 WHERE r.id IN (SELECT value FROM json_each(:settled)) AND r.status <> 'processed'
 
 -- name: release
+-- A receipt that was leased was due. If the clock went back since, it still is.
 UPDATE webhook_receipts
 SET status = CASE WHEN attempts > 1 OR is_inline THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
-    next_attempt_at = coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :after || ' seconds'), next_attempt_at)
+    leased_at = CASE WHEN :after IS NULL THEN leased_at ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+    next_attempt_at = coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :after || ' seconds'), min(next_attempt_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')))
 FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM json_each(:held)) h
 WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
 RETURNING id
 
 -- name: release_strays
 UPDATE webhook_receipts
-SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
+    next_attempt_at = min(next_attempt_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 WHERE status = 'processing' AND worker = :worker AND consumer = :consumer AND id NOT IN (SELECT value FROM json_each(:held))
 RETURNING id
 

@@ -47,7 +47,8 @@ ORDER BY r.id
 -- A replayed event is due now, after the events that are already waiting. Its age counts from the replay.
 UPDATE webhook_receipts
 SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = 0,
-    next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), replayed_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    replayed_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     processed_at = NULL, failed_at = NULL, unhandled_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL,
     handler = NULL, version = NULL
 WHERE id IN (SELECT value FROM json_each(:receipts))
@@ -56,7 +57,7 @@ WHERE id IN (SELECT value FROM json_each(:receipts))
 RETURNING id
 
 -- name: retry_now
-UPDATE webhook_receipts SET next_attempt_at = min(next_attempt_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+UPDATE webhook_receipts SET next_attempt_at = min(next_attempt_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')), leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 WHERE id IN (SELECT value FROM json_each(:receipts)) AND status = 'retrying' AND NOT is_inline
 RETURNING id
 

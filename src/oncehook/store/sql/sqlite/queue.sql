@@ -6,7 +6,7 @@ WHERE id IN (
     WHERE id IN (SELECT value FROM json_each(:receipts)) AND consumer = :consumer AND status IN ('received', 'retrying')
       AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND (next_attempt_at IS NULL OR next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-           OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+           OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second'))
       AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
 )
 {> leased}

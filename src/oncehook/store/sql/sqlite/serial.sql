@@ -43,7 +43,7 @@ WHERE id IN (
     WHERE NOT h.is_inline AND (h.crashes > 0) = :rescued AND {> not_paused}
       AND {> handled_here}
       AND (h.next_attempt_at IS NULL OR h.next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-           OR h.leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+           OR h.leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second'))
       AND NOT EXISTS (
           SELECT 1 FROM webhook_receipts w
           WHERE w.consumer = :consumer AND w.source = h.source AND w.serial_key = h.serial_key AND w.serial_key IS NOT NULL AND w.status = 'processing'

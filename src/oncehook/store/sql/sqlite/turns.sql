@@ -30,7 +30,7 @@ WITH RECURSIVE tenants (source, tenant, next_attempt_at, leased_at) AS (
 )
 SELECT source, tenant AS key,
        (next_attempt_at IS NULL OR next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-        OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')) AS is_due
+        OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')) AS is_due
 FROM tenants
 
 -- name: lease_turn
@@ -43,7 +43,7 @@ WHERE id IN (
           WHEN (SELECT max(received_at) FROM webhook_receipts) > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')
           THEN '9999' ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
       AND (next_attempt_at IS NULL OR next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-           OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+           OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second'))
       AND (crashes > 0) = :rescued AND {> not_paused} AND {> handled_here}
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :each

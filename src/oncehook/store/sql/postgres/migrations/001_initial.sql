@@ -635,6 +635,7 @@ BEGIN
             started_at = coalesce(statement_timestamp() - o.seconds * interval '1 second', r.leased_at),
             processed_at = CASE WHEN o.status = 'processed' THEN statement_timestamp() END,
             failed_at = CASE WHEN o.status = 'failed' THEN statement_timestamp() END,
+            leased_at = CASE WHEN o.after IS NULL THEN r.leased_at ELSE statement_timestamp() END,
             next_attempt_at = statement_timestamp() + o.after * interval '1 second'
         FROM offered o
         WHERE r.id = o.receipt AND r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing'
