@@ -202,7 +202,8 @@ def main() -> int:
     summary = summarize(options.seeds, options.jobs, options.plant)
     result = summary.as_json()
     print("\n".join(f"{label}: {value:,}" for label, value in result["facts"]))
-    write_result("simulation", result)
+    if options.plant is None:
+        write_result("simulation", result)
     for seed in list(summary.failures)[:3]:
         report(run_chunk(range(seed, seed + 1), options.plant)[0], options.plant)
     return int(bool(summary.failures))

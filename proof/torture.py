@@ -1,4 +1,4 @@
-"""Runs every part of the proof, in three lanes, and writes docs/proof.md from the results.
+"""Runs every part of the proof, in four lanes, and writes docs/proof.md from the results.
 
 python -m proof.torture                      all parts: what `make torture` runs
 python -m proof.torture --only simulation    one part, without the page
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from proof import page
-from proof.parts import NICE, ROOT, Part, all_parts
+from proof.parts import COMPUTING, MEASURED, NICE, ROOT, TESTING, WAITING, Part, all_parts
 from tests.support.servers import in_memory
 
 LIMIT_MINUTES = 60.0
@@ -50,18 +50,23 @@ class Running:
         return "ok" if self.result["ok"] else "FAILED"
 
     def run(self) -> None:
-        """Run it to its end. Other sessions or groups of the scheduler would make its priority worth nothing."""
+        """Run it to its end, with the priority of its lane."""
         self.began = time.monotonic()
         file = self.folder / f"{self.part.name}.json"
         file.unlink(missing_ok=True)
         environment = {**os.environ, "ONCEHOOK_PROOF_DIR": str(self.folder), "ONCEHOOK_PROOF_PART": self.part.name}
         if self.part.in_memory and (memory := in_memory()) is not None:
             environment["TMPDIR"] = str(memory)
-        command = self.part.command(long=self.long)
-        command = ["nice", "-n", str(NICE[self.part.lane]), *command]
+        start = [sys.executable, "-m", "proof.priority", str(NICE[self.part.lane])]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603  # a command of parts.py
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+                [*start, *self.part.command(long=self.long)],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             _, status, usage = os.wait4(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
@@ -91,17 +96,25 @@ class Running:
 
 
 class Lane(threading.Thread):
-    """Runs parts one after the other."""
+    """Runs parts one after the other, after the lane that it waits for has run its parts that are alone."""
 
-    def __init__(self, parts: list[Running]) -> None:
-        super().__init__(daemon=True)
+    def __init__(self, name: str, parts: list[Running], after: "Lane | None" = None) -> None:
+        super().__init__(name=name, daemon=True)
         self.parts = parts
+        self.after = after
         self.is_stopped = False
 
     def run(self) -> None:
+        while self.after is not None and self.after.is_alone and not self.is_stopped:
+            time.sleep(0.5)
         for running in self.parts:
             if not self.is_stopped:
                 running.run()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether a part that must not be disturbed runs, or will run."""
+        return self.is_alive() and any(one.part.is_alone and not one.result for one in self.parts)
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -175,7 +188,10 @@ def report_failures(parts: list[Running]) -> int:
 
 def run_lanes(parts: list[Running]) -> Screen:
     """Run all lanes at the same time. If it is interrupted, end everything that was started."""
-    lanes = [Lane([one for one in parts if one.part.lane == lane]) for lane in NICE]
+    of_lane = {lane: [one for one in parts if one.part.lane == lane] for lane in NICE}
+    measured = Lane(MEASURED, of_lane[MEASURED])
+    computing = Lane(COMPUTING, of_lane[COMPUTING])
+    lanes = [measured, computing, *(Lane(name, of_lane[name], measured) for name in (WAITING, TESTING))]
     screen = Screen(parts)
     for lane in lanes:
         lane.start()

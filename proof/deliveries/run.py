@@ -26,6 +26,9 @@ DEADLOCKS = "SELECT count(*) FROM webhook_attempts WHERE error LIKE '%deadlock%'
 SETTLE_SECONDS = 180.0
 """How long events may take to be processed after the last fault."""
 
+MAX_TRACEBACK = 6_000
+"""How many characters of a traceback a failed run shows."""
+
 
 @dataclass
 class Options:
@@ -137,9 +140,10 @@ async def _stop(world: World) -> list[str]:
 
 def _unexpected(world: World) -> Iterator[str]:
     for slot in world.slots:
-        printed = re.sub(r"(?m)^\{.*", "", slot.log.read_text(errors="replace"))  # what is not a log line
-        if "Traceback (most recent call last)" in printed:
-            yield f"{slot.name} printed a traceback"
+        printed = re.sub(r"(?m)^\{.*\n?", "", slot.log.read_text(errors="replace"))  # what is not a log line
+        _, found, traceback = printed.partition("Traceback (most recent call last)")
+        if found:
+            yield f"{slot.name} printed a traceback:\n{found}{traceback[:MAX_TRACEBACK]}"
         yield from (
             f"{slot.name} {reason}, {count} times" for reason, count in slot.exits.items() if UNEXPECTED in reason
         )

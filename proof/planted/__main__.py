@@ -15,6 +15,7 @@ from proof.arguments import at_least
 from proof.planted.bugs import Bug, read_all
 from proof.planted.trial import Copy, PlantFailed, Ran
 from proof.results import write_result
+from tests.support.servers import Postgres
 
 COMMAND = "python -m proof.planted"
 
@@ -73,9 +74,16 @@ def check_without_bugs(copy: Copy, bugs: Sequence[Bug]) -> str:
 
 def plant_all(bugs: Sequence[Bug], folder: Path, jobs: int, *, checked: bool = True) -> tuple[str, list[Outcome]]:
     """Plant every bug. Returns what is wrong with the tests themselves, and the outcome of each bug."""
+    try:
+        return _plant_all(bugs, folder, jobs, checked=checked)
+    finally:
+        Postgres.stop_shared(folder)  # all runs of tests share it
+
+
+def _plant_all(bugs: Sequence[Bug], folder: Path, jobs: int, *, checked: bool) -> tuple[str, list[Outcome]]:
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
     for number in range(min(jobs, len(bugs))):
-        copies.put(Copy(folder / f"copy{number}"))
+        copies.put(Copy(folder / f"copy{number}", cluster=folder))
     if checked:
         copy = copies.get()
         problem = check_without_bugs(copy, bugs)

@@ -41,7 +41,8 @@ class Ran:
 class Copy:
     """A copy of the tree, whose tests import the package from the copy."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cluster: Path | None = None) -> None:
+        """With `cluster`, all runs of tests use the PostgreSQL in that folder. The first that needs it starts it."""
         self.folder = folder
         ignored = shutil.ignore_patterns("__pycache__", "*.db", "site", "node_modules")
         for name in COPIED:
@@ -56,6 +57,8 @@ class Copy:
         }
         self.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each run would compile every file again
         self.environment["PYTHONPATH"] = str(folder / "src")
+        if cluster is not None:
+            self.environment["ONCEHOOK_TEST_CLUSTER"] = str(cluster)
         # Without this, git applies nothing if a folder above the copy is a repository.
         self.environment["GIT_CEILING_DIRECTORIES"] = str(folder.parent)
 

@@ -3,15 +3,18 @@
 The database is the real SQLite with the real statements. Its time functions and `random()` come from the simulation.
 Triggers write each committed change of a receipt, an effect or a handler's row to the table `trace`.
 
-A closed connection is used again, also by the next run, because reading the schema is slower than most runs. It has no
-open transaction by then, as a closed one.
+The store gets a handle for each connection that it opens. When the handle is closed, or its process dies, the
+connection behind it is kept for the next handle, also of the next run: reading the schema is slower than most
+statements. By then it has no transaction and no unfinished statement. A closed handle raises as a closed connection
+does.
 """
 
 import asyncio
 import datetime
-import gc
+import itertools
 import sqlite3
 import tempfile
+import weakref
 from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +83,7 @@ class Machine:
         self.path = Path(self._folder.name) / "inbox.db"
         self._template = Path(self._folder.name) / "template.db"
         self._pool: dict[Any, list[Any]] = {}
+        self._numbers = itertools.count()
         self.world: World | None = None
         self.driver = simulated_sqlite(self)
         for path in (self.path, self._template):
@@ -97,11 +101,7 @@ class Machine:
         """Begin a run with the rows of a new database."""
         self.world = world
         tables = self._tables
-        try:
-            self.observer.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:  # a statement of the last run is unfinished in a connection that is kept
-            self._close_kept()
-            self.observer.execute("BEGIN IMMEDIATE")
+        self.observer.execute("BEGIN IMMEDIATE")
         for table in tables:
             self.observer.execute(f"DELETE FROM main.{table}")  # noqa: S608  # names of tables
             self.observer.execute(f"INSERT INTO main.{table} SELECT * FROM template.{table}")  # noqa: S608  # as above
@@ -115,11 +115,9 @@ class Machine:
         )
         return [row[0] for row in rows]
 
-    def _close_kept(self) -> None:
-        for connection in (one for kept in self._pool.values() for one in kept):
-            sqlite3.Connection.close(connection)
-        self._pool.clear()
-        gc.collect()
+    def as_new(self, sql: str) -> str:
+        """Return the statement so that no connection has it prepared: SQLite counts the steps of all its runs."""
+        return f"{sql}\n-- {next(self._numbers)}"
 
     def take(self, key: Any) -> Any | None:
         pool = self._pool.get(key)
@@ -190,12 +188,15 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
         def _run(self, sql: str, run: Any, args: Any) -> sqlite3.Cursor:
             world: Any = machine.world
             world.before(sql)
-            self.connection.interrupt_in(world.during(sql), world)
+            interrupt = world.during(sql)
+            self.connection.interrupt_in(interrupt, world)
             try:
-                cursor: sqlite3.Cursor = run(sql, *args)
+                cursor: sqlite3.Cursor = run(sql if interrupt is None else machine.as_new(sql), *args)
             except sqlite3.OperationalError:
                 world.stop_if_dead()
                 raise
+            if cursor.description is not None:
+                self.connection.results.append(weakref.ref(cursor))
             try:
                 world.after(sql)
             except BaseException:
@@ -208,9 +209,11 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
 
     class FaultyConnection(Faults, sqlite3.Connection):
         key: Any = None
-        is_clean = True
-        is_open = True
         is_interrupted = False
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.results: list[weakref.ref[sqlite3.Cursor]] = []  # cursors that may have unread rows
 
         @property
         def connection(self) -> "FaultyConnection":  # type: ignore[override]
@@ -231,29 +234,80 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
         def cursor(self, factory: Any = FaultyCursor) -> Any:
             return super().cursor(factory)
 
-        def close(self) -> None:
-            """Close it. SQLite would keep the transaction while a cursor is referenced, as by a traceback."""
-            if self.is_open and self.in_transaction:
-                sqlite3.Connection.execute(self, "ROLLBACK")
-            self.is_open = False
-            super().close()
-
-        def release(self) -> None:
-            """Its process is dead: roll back, and keep it for another process."""
-            if not self.is_open:
-                return
+        def clean(self) -> None:
+            """End what is open, as closing does. A cursor that is referenced, as by a traceback, would keep a lock."""
             self.interrupt_in(None, None)
+            for result in self.results:
+                if (cursor := result()) is not None:
+                    cursor.close()
+            self.results.clear()
             if self.in_transaction:
                 sqlite3.Connection.execute(self, "ROLLBACK")
+            self.set_authorizer(None)
+            self.row_factory = None
+
+    class Handle(sqlite3.Connection):
+        """What the store gets from `connect`. `sqlite3.Connection` itself is not initialized: its methods raise."""
+
+        is_clean = True
+        """Whether the connection behind it can be used again. The connections of handlers record this."""
+
+        def __init__(self, connection: FaultyConnection) -> None:
+            self._behind: FaultyConnection | None = connection
+
+        @property
+        def behind(self) -> FaultyConnection:
+            if self._behind is None:
+                raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+            return self._behind
+
+        def execute(self, *args: Any) -> Any:
+            return self.behind.execute(*args)
+
+        def executemany(self, *args: Any) -> Any:
+            return self.behind.executemany(*args)
+
+        def executescript(self, *args: Any) -> Any:
+            return self.behind.executescript(*args)
+
+        def cursor(self, *args: Any) -> Any:
+            return self.behind.cursor(*args)
+
+        def rollback(self) -> None:
+            self.behind.rollback()
+
+        def interrupt(self) -> None:
+            self.behind.interrupt()
+
+        def set_authorizer(self, callback: Any) -> None:
+            self.behind.set_authorizer(callback)
+
+        @property
+        def in_transaction(self) -> bool:
+            return self.behind.in_transaction
+
+        @property
+        def row_factory(self) -> Any:
+            return self.behind.row_factory
+
+        @row_factory.setter
+        def row_factory(self, factory: Any) -> None:
+            self.behind.row_factory = factory
+
+        def close(self) -> None:
+            """End its transaction, and keep the connection behind it for another handle."""
+            behind, self._behind = self._behind, None
+            if behind is None:
+                return
+            behind.clean()
             if self.is_clean:
-                self.is_open = False
-                machine.give(self.key, self)
+                machine.give(behind.key, behind)
             else:
-                self.close()
+                behind.close()
 
     @cache
-    def with_faults(factory: type[sqlite3.Connection]) -> Any:
-        return FaultyConnection if factory is sqlite3.Connection else type("Faulty", (FaultyConnection, factory), {})
+    def handles(factory: type[sqlite3.Connection]) -> Any:
+        return Handle if factory is sqlite3.Connection else type("HandleOf", (Handle, factory), {})
 
     def connect(path: Any, *, factory: Any = sqlite3.Connection, **options: Any) -> Any:
         machine.world.before("CONNECT")  # type: ignore[union-attr]
@@ -261,14 +315,14 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
         connection = machine.take(key)
         if connection is None:
             connection = sqlite3.connect(
-                path, factory=with_faults(factory), cached_statements=512, **{**options, "timeout": 0}
+                path, factory=FaultyConnection, cached_statements=512, **{**options, "timeout": 0}
             )
             connection.key = key
             register_functions(machine, connection)
-        elif factory is not sqlite3.Connection:
-            connection.set_authorizer(None)  # a new connection has none while it is prepared
-        connection.is_open, connection.is_clean, connection.row_factory = True, True, None
-        machine.world.opened(connection)  # type: ignore[union-attr]
-        return connection
+            # It reads the schema here, so that a run does not depend on the runs before it.
+            sqlite3.Connection.execute(connection, "SELECT 1 FROM webhook_receipts LIMIT 0").close()
+        handle = handles(factory)(connection)
+        machine.world.opened(handle)  # type: ignore[union-attr]
+        return handle
 
     return SimpleNamespace(**{**vars(sqlite3), "connect": connect})

@@ -35,7 +35,7 @@ class Process:
         self.is_dead = False
         self.is_ready = False
         self.has_started = False
-        self.connections: list[Any] = []  # of the simulated driver
+        self.connections: list[sqlite3.Connection] = []  # of the simulated driver
         self.loop_lane = Lane(loop, self)
         self.thread_lane = Lane(loop, self)
 
@@ -124,8 +124,8 @@ class World:
             self.counts["kill"] += 1
         process.die()
         for connection in process.connections:
-            connection.release()
-        process.connections.clear()  # another process may use them next
+            connection.close()
+        process.connections.clear()
         if self.lock.owner is not None and self.lock.owner.process is process:
             self.lock.owner = None
 
