@@ -1,4 +1,4 @@
-# Two commands do everything: `make run` starts the demo, `make test` runs every check. The rest is for developers.
+# Two commands do everything: `make run` starts the demo, `make test` runs the checks and the tests. The rest is for developers.
 PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
@@ -6,25 +6,27 @@ PIP := $(BIN)/pip install -q --no-deps --require-hashes # a lock names every pac
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
-.PHONY: help run shop setup programs test test-unit test-changed coverage test-plain test-lowest test-newest check torture mutation bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs docs-site lock audit sbom clean
+.PHONY: help run shop setup programs test test-unit test-rest test-changed coverage test-plain test-lowest test-newest check torture mutation bench bench-accept bench-process bench-email bench-scale dist wheel-test release-check docs docs-site lock audit sbom clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      install into .venv and start the demo on http://127.0.0.1:$(PORT)"
 	@echo "make shop     the worked example: a small shop, on http://127.0.0.1:$(PORT)"
 	@echo "make setup    install what the tests need; as root, also server programs that are missing"
-	@echo "make test     install what the tests need, start private servers, run every check and test"
+	@echo "make test     install what the tests need, start private servers, run the checks and the tests"
 	@echo "make test-unit"
 	@echo "              only the tests that need no server, no process and no database"
 	@echo "make test-changed"
 	@echo "              the tests of what differs from the branch main (or BASE=...)"
-	@echo "make coverage every test, with the share of lines and branches that they run in each package"
+	@echo "make test-rest"
+	@echo "              what make test leaves out: cases of matrices, such as the other database, and tests that take long"
+	@echo "make coverage the tests of make test, with the share of lines and branches that they run in each package"
 	@echo "make test-lowest, make test-newest"
 	@echo "              the tests that depend most on other libraries, with the oldest and newest allowed versions"
 	@echo "make test-plain"
-	@echo "              every test with the plain variant of each fast path (fast_paths = false)"
+	@echo "              the tests of make test with the plain variant of each fast path (fast_paths = false)"
 	@echo "make check    only the linters and type checks"
-	@echo "make torture  the proof: fault runs, simulation and model; takes longer than half an hour; writes docs/proof.md"
+	@echo "make torture  the proof: fault runs, simulation and model, which take long; writes docs/proof.md"
 	@echo "make mutation changes the source in one place at a time, and checks that a test fails"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email, bench-scale)"
 	@echo "make dist     build the wheel and the source archive"
@@ -43,7 +45,7 @@ shop: .venv/ready-for-tests
 	$(BIN)/python -m examples.shop $(PORT)
 
 test: programs check
-	$(BIN)/python -m pytest -n 5 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
+	$(BIN)/python -m pytest -n 7 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
 
 setup: programs
 
@@ -54,6 +56,9 @@ programs: .venv/ready-for-tests
 test-unit: .venv/ready-for-tests
 	$(BIN)/python -m pytest -q -m unit $(ARGS)
 
+test-rest: programs
+	$(BIN)/python -m pytest -n 7 --dist loadgroup -q -m rest --rest $(ARGS)
+
 test-changed: .venv/ready-for-tests
 	@tests="$$($(BIN)/python -m tests.support.changed $(BASE))"; \
 	  if [ -z "$$tests" ]; then echo "nothing was changed that has tests"; \
@@ -61,13 +66,13 @@ test-changed: .venv/ready-for-tests
 
 # Without the tests that measuring itself changes: which modules an import loads, and a time.
 coverage: programs
-	$(BIN)/python -m pytest -n 5 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json \
+	$(BIN)/python -m pytest -n 7 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json \
 	  --deselect tests/system/test_import.py \
 	  --deselect tests/providers/test_verify.py::test_verify_takes_at_most_the_time_of_three_hmacs $(ARGS)
 	$(BIN)/python -m tests.support.coverage_report coverage.json
 
 test-plain: programs
-	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 5 --dist loadgroup -q $(ARGS)
+	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 7 --dist loadgroup -q $(ARGS)
 
 # The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: the code that depends on the internals of other libraries.
 VERSION_TESTS := tests/receiver/test_steps.py tests/receiver/test_fast_protocol.py \

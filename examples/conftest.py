@@ -19,7 +19,9 @@ def postgres() -> Iterator[Postgres]:
     """The PostgreSQL cluster of this test run, or a new one if the examples run alone."""
     folder = os.environ.get("ONCEHOOK_TEST_FOLDER")
     if folder:
-        yield Postgres.shared(Path(folder))
+        server = Postgres.shared(Path(folder))
+        yield server
+        server.disconnect()
         return
     with private_postgres() as server:
         yield server

@@ -6,9 +6,12 @@ that asks starts PostgreSQL and the others use it too; the process that runs the
 
 import gc
 import io
+import itertools
 import json
 import os
+import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,8 +39,13 @@ os.environ.pop("ONCEHOOK_DATABASE", None)
 # These servers have no TLS. asyncpg, when it asks for TLS, leaves an error behind if it is cut off before the answer.
 os.environ["PGSSLMODE"] = "disable"
 
+FOLDER_NUMBERS = itertools.count()
+NO_POOLER = "none"
+"""Nothing is between the tests and their server. To find that out, each store would open another connection."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rest", action="store_true", help="run the cases that `make test` leaves out of its matrices")
     parser.addoption("--torture", action="store_true", help="run the long fault runs")
     parser.addoption("--long", action="store_true", help="run them at the length of a night; implies --torture")
 
@@ -45,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.option.torture = config.option.torture or config.option.long
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts `make test &` with Ctrl-C ignored
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     folder = Path(tempfile.mkdtemp(prefix="oncehook-tests-", dir=None if config.option.torture else in_memory()))
@@ -72,8 +81,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # without collecting first: that takes a second in each process, and little would go
     gc.enable()
     if session.config.option.markexpr == "unit":
         markers.reject_servers()
@@ -86,7 +94,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(markers.kind(item))
         if item.get_closest_marker("long"):
             item.add_marker("torture")
-    left_out = ["torture"] * (not config.option.torture) + ["long"] * (not config.option.long)
+    for item in markers.beyond_sample(items, config.args):
+        item.add_marker("rest")
+    left_out = [name for name in ("rest", "torture", "long") if not config.getoption(name)]
     is_left_out = {item: any(item.get_closest_marker(name) for name in left_out) for item in items}
     config.hook.pytest_deselected(items=[item for item in items if is_left_out[item]])
     items[:] = [item for item in items if not is_left_out[item]]
@@ -106,9 +116,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Postgres:
-    """The cluster of this run. The first test that asks for it starts it."""
-    return Postgres.shared(Path(os.environ["ONCEHOOK_TEST_FOLDER"]))
+def postgres() -> Iterator[Postgres]:
+    """The cluster of this run, or of several runs. The first test that asks for it starts it."""
+    server = Postgres.shared(Path(os.environ.get("ONCEHOOK_TEST_CLUSTER") or os.environ["ONCEHOOK_TEST_FOLDER"]))
+    yield server
+    server.disconnect()
 
 
 @pytest.fixture(scope="session")
@@ -131,6 +143,15 @@ def docs_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from docs import site  # only these tests need it
 
     return site.build(tmp_path_factory.mktemp("site") / "build")
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for this test alone. To find a free name, the fixture of pytest would list the folders of all tests."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}{next(FOLDER_NUMBERS)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture
@@ -164,7 +185,7 @@ def make_inbox(database: str) -> Callable[..., Inbox]:
     """An inbox on this test's database, not started."""
 
     def make(**settings: object) -> Inbox:
-        return Inbox(database, **{"worker": False, "poll": "50ms", **settings})  # type: ignore[arg-type]
+        return Inbox(database, **{"worker": False, "poll": "50ms", "pooler": NO_POOLER, **settings})  # type: ignore[arg-type]
 
     return make
 
@@ -172,7 +193,7 @@ def make_inbox(database: str) -> Callable[..., Inbox]:
 @pytest.fixture
 async def store(database: str) -> AsyncIterator[Store]:
     """A store of each kind, opened on an empty database."""
-    store = make_store(Settings(database=database))
+    store = make_store(Settings(database=database, pooler=NO_POOLER))
     await store.open()
     yield store
     await store.close()

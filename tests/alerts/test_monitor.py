@@ -54,6 +54,7 @@ def notifications_of(receiver: Receiver) -> list[tuple[str, str]]:
     return [(body["type"], body["data"]["rule"]) for body in found]
 
 
+@pytest.mark.sampled(1)
 async def test_four_processes_send_each_notification_of_an_incident_once(
     make_inbox: Make, receiver: Receiver, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:

@@ -50,7 +50,7 @@ async def test_paused_broker_does_not_acknowledge_and_takes_the_next_message(
     "queue",
     # RabbitMQ takes 4 s to start. Its queue is a classic one: a quorum queue of RabbitMQ 3.10 with one replica, killed
     # in its first seconds, finds no leader afterwards.
-    ["nats", "redis", pytest.param("rabbitmq-classic", marks=pytest.mark.torture)],
+    ["nats", "redis", pytest.param("rabbitmq-classic", marks=pytest.mark.rest)],
     indirect=True,
 )
 async def test_killed_broker_does_not_acknowledge_and_keeps_what_it_acknowledged(

@@ -21,6 +21,7 @@ def open_page(browser: Browser, width: int) -> tuple[Page, list[str]]:
     return page, problems
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [1280, 390])
 def test_page_of_the_site_fits_the_window_and_loads_nothing_else(
     chromium: Browser, docs_site: Path, width: int
@@ -33,6 +34,7 @@ def test_page_of_the_site_fits_the_window_and_loads_nothing_else(
     assert problems == []
 
 
+@pytest.mark.rest
 def test_search_works_without_a_server(chromium: Browser, docs_site: Path) -> None:
     page, problems = open_page(chromium, 1280)
     page.goto((docs_site / "index.html").as_uri())

@@ -54,6 +54,7 @@ def oncehook(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.rest
 def test_the_demo_accepts_other_deliveries_and_deletes_its_files(tmp_path: Path) -> None:
     with running(tmp_path, "--port", "0") as demo:
         head = read_until(demo, "tail -f")
@@ -85,6 +86,7 @@ def test_the_demo_accepts_other_deliveries_and_deletes_its_files(tmp_path: Path)
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_the_demo_stops_cleanly_on_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     with running(tmp_path, "--port", "0") as demo:

@@ -36,6 +36,7 @@ FILTERS: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("options", "expected"), FILTERS.items())
 def test_each_option_filters_the_events(run: Run, accepted: None, options: str, expected: list[str]) -> None:
     assert source_and_id(run("events", "--json", *options.split())) == expected

@@ -164,6 +164,7 @@ def test_forget_without_the_key_erases_nothing_and_says_why(run: Run, encrypted:
     assert ran.code == 1 and "the key 2026a is missing" in ran.error
 
 
+@pytest.mark.sampled(1)
 def test_serve_without_the_key_names_it_and_exits(encrypted: str, in_folder: Path) -> None:
     serve = ("serve", "--no-worker", "--port", "0")
     done = run_process(*serve, cwd=in_folder)

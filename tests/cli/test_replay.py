@@ -73,6 +73,7 @@ def test_a_replay_of_several_events_asks_for_confirmation_on_a_terminal(
     assert receipt_states(rows)["evt_1"] == ("received", 1)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -88,6 +88,7 @@ def test_interrupted_replay_command_says_how_to_continue(
     assert set(receipt_states(rows).values()) == {("received", 1)}  # each once: none twice, none left
 
 
+@pytest.mark.sampled(1)
 def test_replay_wait_counts_handled_failed_and_waiting_events(
     run: Run, folder: Path, make_inbox: Callable[..., Inbox]
 ) -> None:

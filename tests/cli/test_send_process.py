@@ -25,6 +25,7 @@ def send_process(config: Path, service: Process, *arguments: str) -> "subprocess
     return run_process("send", "stripe", "invoice.paid", "--config", str(config), "--to", to, *arguments)
 
 
+@pytest.mark.sampled(1)
 def test_send_signs_and_posts_events_that_are_accepted(config: Path, service: Process, rows: Rows) -> None:
     one = send_process(config, service)
     assert one.returncode == 0 and one.stdout.startswith("202  ") and '"accepted"' in one.stdout

@@ -32,6 +32,7 @@ def service(config: Path) -> Iterator[Process]:
         yield running
 
 
+@pytest.mark.sampled(1)
 def test_serve_prints_the_address_of_each_source_and_accepts_deliveries_there(service: Process, rows: Rows) -> None:
     assert service.process.stdout is not None
     source = service.process.stdout.readline()
@@ -40,6 +41,7 @@ def test_serve_prints_the_address_of_each_source_and_accepts_deliveries_there(se
     assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_stops_on_a_signal_with_exit_code_0_and_writes_buffered_rows(
     service: Process, rows: Rows, number: int
@@ -50,6 +52,7 @@ def test_serve_stops_on_a_signal_with_exit_code_0_and_writes_buffered_rows(
     assert rows("SELECT count(*) FROM webhook_deliveries") == [(2,)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_delivery_in_progress_at_sigterm_is_acked(service: Process, rows: Rows) -> None:
     body = stripe_body("evt_1")
@@ -74,7 +77,10 @@ def test_a_draining_process_is_not_ready_but_accepts_deliveries(
 ) -> None:
     """A load balancer sees 503 and stops sending. Connections that stay open close after their next response."""
     config = write_config(tmp_path, database, 'drain_delay = "1m"')
-    with process(config, *options) as service, httpx.Client(base_url=f"http://127.0.0.1:{service.port}") as client:
+    with (
+        process(config, *options) as service,
+        httpx.Client(verify=False, base_url=f"http://127.0.0.1:{service.port}") as client,
+    ):
         assert client.get("/readyz").status_code == 200
         service.process.send_signal(signal.SIGTERM)
         wait_until(lambda: client.get("/readyz").status_code == 503, "the process is not ready")
@@ -97,6 +103,7 @@ def test_log_lines_on_standard_error_are_json(config: Path) -> None:
     assert [event for event in events if event != "unhandled"] == ["started", "accepted", "stopped"]
 
 
+@pytest.mark.sampled(1)
 def test_an_app_is_served_with_the_sources_of_the_file(tmp_path: Path, rows: Rows, database: str) -> None:
     config = write_config(tmp_path, database)
     (tmp_path / "hooks.py").write_text(
@@ -144,6 +151,7 @@ INVALID: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("text", "message"), INVALID.values(), ids=INVALID.keys())
 def test_an_invalid_configuration_is_reported_in_one_line_with_exit_code_2(
     tmp_path: Path, text: str, message: str
@@ -167,6 +175,7 @@ def test_a_missing_file_or_module_is_reported_with_exit_code_2(tmp_path: Path) -
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and message in done.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_port_in_use_is_reported_with_exit_code_2(config: Path, service: Process) -> None:
     done = run_process("serve", "--config", str(config), "--port", str(service.port))
@@ -183,6 +192,7 @@ def test_an_unreachable_database_is_reported_with_exit_code_1(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.without_schema
 def test_serve_without_a_schema_does_not_start_and_names_the_command(tmp_path: Path, database: str) -> None:
     config = write_config(tmp_path, database, 'migrate = "never"')

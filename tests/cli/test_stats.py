@@ -81,6 +81,7 @@ def test_a_duration_is_shown_in_its_largest_unit() -> None:
     ]
 
 
+@pytest.mark.sampled(1)
 def test_watched_stats_refresh_until_ctrl_c(config: Path, make_inbox: Callable[..., Inbox]) -> None:
     claim_and_settle(make_inbox, make_claim("evt_1"))
     command = [str(ONCEHOOK), "stats", "--watch", "--every", "50ms"]

@@ -76,6 +76,7 @@ def test_a_running_worker_handles_replayed_events(
     assert rows("SELECT event_id FROM ledger") == [("evt_1",)]
 
 
+@pytest.mark.sampled(1)
 def test_a_worker_handles_events_that_another_process_accepts(hooks: Path, rows: Rows) -> None:
     folder = hooks.parent
     (folder / "receiver.py").write_text("from oncehook import Inbox\ninbox = Inbox(worker=False)\n")

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.documentation import PAGES
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
@@ -78,6 +80,7 @@ class Project:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
+@pytest.mark.rest
 def test_page_leads_from_startproject_to_a_replayed_event(tmp_path: Path) -> None:
     project = Project(tmp_path)
     commands = [line for kind, text in blocks() if kind == "sh" for line in text.splitlines()]

@@ -19,7 +19,7 @@ PAGE = PAGES["docs/high-availability.md"]
 DRILL = re.findall(r"^```sh\n(.*?)^```$", PAGE.partition("## The drill")[2], re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 def test_drill_of_the_page_finds_no_lost_event(tmp_path: Path) -> None:
     with patroni_cluster() as cluster:
         cluster.create_database("shop")

@@ -59,6 +59,7 @@ async def make_history(database: str) -> None:
         await deliver(inbox, "stripe", stripe_body("evt_4"))
 
 
+@pytest.mark.sampled(1)
 async def test_every_command_of_the_runbook_runs(run: Run, database: str, in_folder: Path) -> None:
     write_config(in_folder, database)
     await make_history(database)

@@ -14,12 +14,13 @@ NAMES = ["docs/step-by-step.md", "docs/tutorial.md"]
 
 
 @pytest.mark.timeout(400)  # some thirty processes start one after the other, which takes a minute on a busy machine
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_page_works_as_printed(name: str, tmp_path: Path) -> None:
     assert Walkthrough(tmp_path).follow(PAGES[name]) > 10
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 def test_tutorial_works_from_pip_install_on(tmp_path: Path) -> None:
     """The commands that the suite skips, too: pip installs the package as a reader's pip does."""
     wheels = tmp_path / "wheels"

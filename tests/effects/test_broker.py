@@ -15,12 +15,13 @@ from oncehook.effects.effect import EffectRefused, check_broker_target
 from oncehook.http_client import circuit_breaker
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import signals
+from oncehook.runtime import address_effects
 from oncehook.testing import advance
 from tests.support.broker_servers import PASSWORD, NatsServer
 from tests.support.brokers import NatsQueue
 from tests.support.events import Rows
 from tests.support.waiting import eventually
-from tests.support.work import claim
+from tests.support.work import RETRY_WITHIN_2H, claim
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +37,9 @@ async def queue(tmp_path: Path) -> AsyncIterator[NatsQueue]:
 
 
 @pytest.fixture
-def make_publishing_inbox(tmp_path: Path, database: str) -> Callable[..., Inbox]:
+def make_publishing_inbox(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Inbox]:
     """An inbox whose handlers publish to `address`. `allowed` are its `effect_targets`."""
+    monkeypatch.setattr(address_effects, "POLICY", RETRY_WITHIN_2H)
 
     def make(address: str, *allowed: str) -> Inbox:
         config = tmp_path / "oncehook.toml"

@@ -69,6 +69,7 @@ async def hand_over(inbox: Inbox, library: Library, key: str, amount: int) -> No
     await queue.hand_over(effect, args=["in_1", amount], kwargs={})
 
 
+@pytest.mark.sampled(3)
 async def test_task_runs_after_the_commit_and_a_repeated_hand_over_has_the_same_id(
     inbox: Inbox, library: Library, rows: Rows
 ) -> None:
@@ -95,6 +96,7 @@ async def test_task_runs_after_the_commit_and_a_repeated_hand_over_has_the_same_
     assert set(library.done()) == first_runs | repeated | {(ids["last"], "in_1", 3)}
 
 
+@pytest.mark.sampled(2)
 async def test_task_waits_for_a_server_that_is_gone_and_is_handed_over_when_it_is_back(
     inbox: Inbox, library: Library, rows: Rows
 ) -> None:
@@ -125,6 +127,7 @@ async def test_server_that_does_not_answer_is_bounded_by_the_time_limit(inbox: I
     await hand_over(inbox, library, "second", 2)
 
 
+@pytest.mark.sampled(3)
 async def test_arguments_that_the_task_cannot_take_fail_in_the_handler(inbox: Inbox, library: Library) -> None:
     problems: list[str] = []
 

@@ -80,6 +80,16 @@ async def test_opens_and_clicks_never_change_the_status(inbox: Inbox, database: 
     assert (status["status"], times) == ("delivered", ["40", "49", "19", "19"])
 
 
+async def test_later_event_that_changes_nothing_else_is_the_last_one(inbox: Inbox, rows: Rows, database: str) -> None:
+    """Retention counts from the last event of a message."""
+    for number, seconds in enumerate((9, 30)):
+        await send_payload(inbox, "sendgrid", [sendgrid("open", START + seconds, sg_event_id=f"open-{number}")])
+        await wait_until_settled(database)
+    (status,) = await inbox.email.status("QxOyqPXBTJCrtqDtuwUqBA")
+    assert [status[name][17:19] for name in ("opened_at", "last_at")] == ["49", "10"]
+    assert (await inbox.email.verify()).differences == []
+
+
 async def test_higher_rank_counts_for_events_of_the_same_second(inbox: Inbox, rows: Rows, database: str) -> None:
     events = [sendgrid("delivered", sg_event_id="a"), sendgrid("processed", sg_event_id="z")]
     await send_payload(inbox, "sendgrid", events)

@@ -94,7 +94,8 @@ REJECT_ONE = {
 async def test_batch_with_one_failing_projection_is_projected_one_by_one(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows
 ) -> None:
-    inbox = make_email_inbox(make_inbox)
+    inbox = make_inbox(worker=True)
+    inbox.source("sendgrid", verify="none", email=True, retry={"first": "10d", "most": "10d"})
     *begin, end = REJECT_ONE[database.partition(":")[0]]
     waiting = "SELECT count(*) FROM webhook_receipts WHERE status IN ('received', 'processing')"
     async with inbox.lifespan():

@@ -13,6 +13,7 @@ from django.utils.datastructures import MultiValueDict
 
 from oncehook.email.event import normalise_address, normalise_message_id
 from oncehook.email.readers import normalise
+from tests.support import django_project  # noqa: F401  # Anymail needs settings, which this module configures
 from tests.support.email_cases import PAYLOADS
 
 VIEWS: dict[str, Any] = {

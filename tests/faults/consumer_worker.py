@@ -30,7 +30,7 @@ async def main(database: str, lease: str, attempts: str = "1000", seconds: str =
     @inbox.on("stripe", "*", consumer="search", retry=Retry(attempts=3, first=0, most=0))
     async def fail(event: Event, tx: Any) -> None:
         if event.id == "evt_poison":
-            await let_time_pass(0.2)  # the others run meanwhile, unless this event is isolated
+            await let_time_pass(0.2)  # the others run at the same time, unless this event is isolated
             os.kill(os.getpid(), signal.SIGKILL)
         await write(event, tx)
         raise RuntimeError("the search index is down")

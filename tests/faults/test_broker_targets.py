@@ -56,6 +56,7 @@ class Publishing:
         self.process.wait(30)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("queue", "point", "published"),
     [
@@ -83,7 +84,7 @@ async def test_message_of_a_killed_process_is_published_again_under_the_same_key
     assert len(keys) == published and len(set(keys)) == 1
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 @pytest.mark.parametrize("queue", ["redis"], indirect=True)
 async def test_effect_waits_for_a_broker_that_is_gone_and_is_done_when_it_is_back(
     config: Path, sqlite: str, queue: Queue

@@ -100,6 +100,7 @@ async def test_kills_of_workers_apply_each_event_once_per_consumer_while_one_alw
     assert await kill_again_and_again(make_inbox, database, 3) >= 15
 
 
+@pytest.mark.torture
 async def test_event_that_kills_the_process_of_one_consumer_makes_no_dead_letter_of_another(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
@@ -110,12 +111,12 @@ async def test_event_that_kills_the_process_of_one_consumer_makes_no_dead_letter
         workers = [WorkerProcess(database, "2", "0.3", module=WORKER)]
 
         def has_ended() -> bool:
-            return workers[-1].process.poll() is not None or run_sql(database, UNFINISHED) == [(0,)]
+            return workers[-1].has_ended or run_sql(database, UNFINISHED) == [(0,)]
 
         try:
             while run_sql(database, UNFINISHED) != [(0,)]:
                 await eventually(has_ended, "the worker is killed, or everything is finished")
-                if workers[-1].process.poll() is not None:
+                if workers[-1].has_ended:
                     workers.append(WorkerProcess(database, "2", "0.3", module=WORKER))
         finally:
             codes = [worker.end(signal.SIGTERM) for worker in workers]
@@ -127,5 +128,5 @@ async def test_event_that_kills_the_process_of_one_consumer_makes_no_dead_letter
 async def test_many_kills_of_workers_apply_each_event_once_per_consumer_while_one_always_fails(
     make_inbox: Callable[..., Inbox], database: str, repetitions: Repetitions
 ) -> None:
-    kills = repetitions(25, 100)
+    kills = repetitions(14, 100)
     assert await kill_again_and_again(make_inbox, database, kills) >= 5 * kills

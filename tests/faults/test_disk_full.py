@@ -28,7 +28,10 @@ def test_full_disk_loses_no_acked_event(tmp_path: Path) -> None:
         return answer.status_code
 
     config = write_config(tmp_path, database)
-    with process(config) as service, httpx.Client(base_url=f"http://127.0.0.1:{service.port}", timeout=20) as client:
+    with (
+        process(config) as service,
+        httpx.Client(verify=False, base_url=f"http://127.0.0.1:{service.port}", timeout=20) as client,
+    ):
         assert post(client, "before") == 202
         pid, limits = service.process.pid, resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
         largest = max(file.stat().st_size for file in tmp_path.glob("inbox.db*"))

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.anyio
 NUMBERS = "SELECT number FROM django_shop_invoice ORDER BY number"
 
 
+@pytest.mark.sampled(1)
 async def test_worker_that_is_killed_in_a_handler_leaves_no_write(database: str) -> None:
     with using_database(database) as inbox:
         create_tables()
@@ -21,7 +22,7 @@ async def test_worker_that_is_killed_in_a_handler_leaves_no_write(database: str)
             await claim(inbox, "evt_1")
     module = django_worker.__name__
     killed = WorkerProcess(database, "kill", module=module)
-    await eventually(lambda: killed.process.poll() is not None, "the worker is killed in its handler", within=60)
+    await eventually(lambda: killed.has_ended, "the worker is killed in its handler", within=60)
     killed.end()
     assert run_sql(database, NUMBERS) == []
     assert run_sql(database, "SELECT status FROM webhook_receipts") == [("processing",)]

@@ -123,7 +123,7 @@ async def assert_failovers_lose_nothing(folder: Path, hosts: list[bool]) -> None
     assert timelines == [f"{number:08X}" for number in range(2, len(hosts) + 2)]
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 async def test_failover_to_the_synchronous_standby_loses_no_acked_event(tmp_path: Path) -> None:
     await assert_failovers_lose_nothing(tmp_path, [False])
 

@@ -94,6 +94,7 @@ def assert_redelivery_is_processed(service: InlineService, server: Process, atte
     assert service.deliver(server) == (200, "duplicate")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", ["retry", "dead_letter"])
 def test_inline_event_of_a_killed_process_waits_for_its_redelivery(tmp_path: Path, database: str, policy: str) -> None:
     service = InlineService(tmp_path, database)
@@ -109,6 +110,7 @@ def test_inline_event_of_a_killed_process_waits_for_its_redelivery(tmp_path: Pat
         assert_redelivery_is_processed(service, server, attempts=2)
 
 
+@pytest.mark.sampled(1)
 def test_inline_event_cut_off_by_sigterm_gets_503_and_its_redelivery_is_processed(
     tmp_path: Path, database: str
 ) -> None:

@@ -88,6 +88,7 @@ async def test_consumer_of_nats_that_is_killed_loses_and_doubles_nothing(
         await assert_every_message_is_one_event(sqlite, queue, point)
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("point", SAMPLE)
 async def test_consumer_of_kafka_that_is_killed_loses_and_doubles_nothing(
     sqlite: str, kafka_mock: KafkaMock, point: str

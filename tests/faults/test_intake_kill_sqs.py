@@ -14,9 +14,10 @@ import pytest
 from tests.support.aws import Moto
 from tests.support.counts import KILLS, Repetitions, count
 from tests.support.encryption import ring
+from tests.support.forks import ForkedService
 from tests.support.intake import SqsQueue, message, sqs_queue
 from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
-from tests.support.serve import Process, write_config
+from tests.support.serve import write_config
 from tests.support.servers import run_sql
 from tests.support.waiting import eventually, pause_at_random
 
@@ -34,16 +35,17 @@ async def queue(moto: Moto) -> AsyncIterator[SqsQueue]:
 
 
 @pytest.fixture
-def start(sqlite: str, tmp_path: Path, queue: SqsQueue) -> Callable[[], Process]:
+def start(sqlite: str, tmp_path: Path, queue: SqsQueue) -> Callable[[], ForkedService]:
     """Starts `oncehook serve` with this queue, through the proxy."""
     config = write_config(tmp_path, sqlite, 'log_level = "error"', f"keys = {ring('2026a')}")
     config.write_text(f'{config.read_text()}intake = "{queue.intake}"\n')
     environment: dict[str, Any] = queue.environment
-    return lambda: Process(config, **environment)
+    return lambda: ForkedService(config, **environment)
 
 
+@pytest.mark.torture
 async def test_consumer_that_is_killed_between_the_commit_and_the_ack_claims_the_event_once(
-    sqlite: str, queue: SqsQueue, start: Callable[[], Process]
+    sqlite: str, queue: SqsQueue, start: Callable[[], ForkedService]
 ) -> None:
     await queue.put(message("evt_1"))
     queue.proxy.lose_request(b"DeleteMessageBatch")
@@ -66,7 +68,7 @@ async def test_consumer_that_is_killed_between_the_commit_and_the_ack_claims_the
         process.kill()
 
 
-async def kill_under_load(sqlite: str, queue: SqsQueue, start: Callable[[], Process], kills: int) -> None:
+async def kill_under_load(sqlite: str, queue: SqsQueue, start: Callable[[], ForkedService], kills: int) -> None:
     """Kill the service again and again under load, then let it claim everything that waits."""
     ledger = Ledger(random.randrange(2**32))
     for _ in range(kills):
@@ -93,14 +95,15 @@ async def kill_under_load(sqlite: str, queue: SqsQueue, start: Callable[[], Proc
     assert await queue.dead() == 0, "no message became a dead letter"
 
 
+@pytest.mark.rest
 async def test_kills_under_load_lose_no_event_that_was_acked_from_the_queue(
-    sqlite: str, queue: SqsQueue, start: Callable[[], Process]
+    sqlite: str, queue: SqsQueue, start: Callable[[], ForkedService]
 ) -> None:
     await kill_under_load(sqlite, queue, start, kills=2)
 
 
 @pytest.mark.torture
 async def test_many_kills_under_load_lose_no_event_that_was_acked_from_the_queue(
-    sqlite: str, queue: SqsQueue, start: Callable[[], Process], repetitions: Repetitions
+    sqlite: str, queue: SqsQueue, start: Callable[[], ForkedService], repetitions: Repetitions
 ) -> None:
     await kill_under_load(sqlite, queue, start, kills=repetitions(10, 40))

@@ -9,8 +9,9 @@ import pytest
 from oncehook.config.settings import Settings
 from oncehook.store import make_store
 from tests.support.counts import KILLS, Repetitions, count
+from tests.support.forks import ForkedService
 from tests.support.recording_senders import Ledger, assert_every_ack_is_recorded, send
-from tests.support.serve import Process, write_config
+from tests.support.serve import write_config
 from tests.support.servers import run_sql
 from tests.support.waiting import pause_at_random
 
@@ -21,7 +22,7 @@ CONNECTIONS = 8
 
 async def kill_under_load(config: Path, ledger: Ledger) -> None:
     """Start the service, deliver over several connections, and kill it at a random moment."""
-    service = Process(config)
+    service = ForkedService(config)
     try:
         sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(CONNECTIONS)]
         await ledger.until_more(ledger.chance.randrange(1, 250))
@@ -38,7 +39,7 @@ async def kill_again_and_again(database: str, folder: Path, kills: int) -> Ledge
     for _ in range(kills):
         await kill_under_load(config, ledger)
         assert_every_ack_is_recorded(database, ledger)
-    service = Process(config)
+    service = ForkedService(config)
     sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(CONNECTIONS)]
     await ledger.until_more(50)
     assert service.end() == 0
@@ -52,6 +53,7 @@ async def test_kills_under_load_lose_no_acked_event(database: str, tmp_path: Pat
     assert len(ledger.acked) > 50
 
 
+@pytest.mark.sampled(1)
 async def test_kills_under_load_leave_each_event_with_the_receipts_of_all_its_consumers(
     database: str, tmp_path: Path
 ) -> None:

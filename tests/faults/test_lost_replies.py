@@ -160,7 +160,7 @@ async def test_database_that_does_not_answer_is_unavailable_in_time_and_recovers
             return_exceptions=True,
         )
         assert all(isinstance(result, StoreUnavailable) for result in results), results
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 1 + 5  # claim_timeout, and a busy machine
         proxy.flow()
         proxy.accept()
         outcomes = await store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_4")])

@@ -15,6 +15,7 @@ from oncehook.store.store import Store
 from oncehook.testing import advance, deliver
 from tests.support.counts import KILLS, Repetitions, count
 from tests.support.events import STRIPE_SECRET
+from tests.support.forks import ForkedService
 from tests.support.payload_stores import FolderStore, large_body
 from tests.support.recording_senders import Ledger, send
 from tests.support.serve import ONCEHOOK, Process, post_stripe, write_config
@@ -61,7 +62,7 @@ async def kill_under_load(database: str, folder: Path, kills: int) -> None:
     ledger = Ledger(random.randrange(2**32))
     async with open_store(database, payload_store=payloads.address) as store:
         for _ in range(kills):
-            service, before = Process(config), set(ledger.acked)
+            service, before = ForkedService(config), set(ledger.acked)
             try:
                 sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(8)]
                 await ledger.until_more(ledger.chance.randrange(1, 100))
@@ -75,6 +76,7 @@ async def kill_under_load(database: str, folder: Path, kills: int) -> None:
         await assert_every_ack_is_readable(store, database, ledger, ledger.acked)
 
 
+@pytest.mark.sampled(1)
 async def test_kills_under_load_lose_no_body_and_forget_no_object(database: str, tmp_path: Path) -> None:
     await kill_under_load(database, tmp_path, 2)
 
@@ -112,6 +114,7 @@ async def test_kill_between_the_object_and_the_claim_leaves_an_object_that_is_co
         assert list(payloads.objects()) == [run_sql(database, "SELECT object FROM webhook_payloads")[0][0]]
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_killed_prune_deletes_every_object_of_a_pruned_event_at_its_next_run(
     database: str, tmp_path: Path

@@ -157,7 +157,7 @@ async def assert_cuts_lose_events(folder: Path, events: int, cuts: int) -> None:
 @pytest.mark.torture
 async def test_many_power_cuts_under_load_lose_no_acked_event(tmp_path: Path, repetitions: Repetitions) -> None:
     ledger = await record(tmp_path, repetitions(1000, 3000))
-    cut(tmp_path, ledger, repetitions(300, 1000))
+    cut(tmp_path, ledger, repetitions(200, 1000))
 
 
 @pytest.mark.torture

@@ -30,7 +30,7 @@ async def until_replaced(parent: int, gone: int) -> None:
     await eventually(is_replaced, "the supervisor starts another child")
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 async def test_children_are_replaced_under_load_without_a_lost_delivery(postgres: Postgres, tmp_path: Path) -> None:
     database = postgres.database(migrated=True)
     config = write_config(tmp_path, database, 'log_level = "error"')
@@ -67,6 +67,7 @@ async def count_refused(port: int, stop: asyncio.Event) -> int:
     return refused
 
 
+@pytest.mark.rest
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="a port cannot be shared here")
 async def test_service_is_replaced_on_its_port_without_a_refused_connection(postgres: Postgres, tmp_path: Path) -> None:
     database = postgres.database(migrated=True)

@@ -40,6 +40,7 @@ def has_more_than(rows: Rows, before: int) -> bool:
     return resealed(rows) > before
 
 
+@pytest.mark.torture
 async def test_killed_rotation_loses_no_payload(make_inbox: Callable[..., Inbox], database: str, rows: Rows) -> None:
     inbox = encrypted_inbox(make_inbox, "2026a")
     async with inbox.lifespan():

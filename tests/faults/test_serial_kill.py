@@ -57,6 +57,7 @@ async def assert_keys_run_in_order(postgres: Postgres, kills: int, each: int) ->
     assert codes == [0, 0], "a worker did not end cleanly"
 
 
+@pytest.mark.rest
 async def test_two_worker_processes_run_events_of_a_key_one_at_a_time_in_order(postgres: Postgres) -> None:
     await assert_keys_run_in_order(postgres, kills=0, each=50)
 
@@ -67,4 +68,4 @@ async def test_killed_worker_holds_its_keys_only_for_its_lease(postgres: Postgre
 
 @pytest.mark.torture
 async def test_many_kills_leave_every_key_in_order(postgres: Postgres, repetitions: Repetitions) -> None:
-    await assert_keys_run_in_order(postgres, kills=repetitions(20, 60), each=repetitions(300, 1000))
+    await assert_keys_run_in_order(postgres, kills=repetitions(14, 60), each=repetitions(300, 1000))

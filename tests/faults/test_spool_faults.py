@@ -86,6 +86,7 @@ async def test_many_kills_while_spooling_and_draining_lose_no_ack(
     await kill_again_and_again(database, tmp_path, repetitions(10, 40))
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_two_processes_share_a_spool_and_one_claims_what_the_killed_one_left(
     database: str, tmp_path: Path

@@ -93,5 +93,5 @@ async def test_power_cuts_lose_no_spooled_event(database: str, tmp_path: Path) -
 @pytest.mark.torture
 async def test_many_power_cuts_lose_no_spooled_event(database: str, tmp_path: Path, repetitions: Repetitions) -> None:
     ledger, claimed = await record(database, tmp_path, repetitions(1000, 3000))
-    lost = cut(list(read_journal(ledger.journal)), ledger, claimed, repetitions(300, 1000))
+    lost = cut(list(read_journal(ledger.journal)), ledger, claimed, repetitions(200, 1000))
     assert not lost, f"{len(lost)} acked and lost, such as {lost[:3]}: seed {ledger.seed}"

@@ -51,6 +51,7 @@ async def restart(server: Postgres) -> None:
     await asyncio.to_thread(server.start)
 
 
+@pytest.mark.rest
 async def test_asynchronous_standby_is_reported_as_a_risk(
     primary: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -65,6 +66,7 @@ async def test_asynchronous_standby_is_reported_as_a_risk(
         assert [finding["level"] for finding in findings if "asynchronous standby" in finding["message"]] == ["note"]
 
 
+@pytest.mark.torture
 async def test_address_that_leads_to_a_standby_is_unavailable_until_the_promotion(primary: Postgres) -> None:
     """As behind a proxy or a name that changes. Every connection is opened again without a restart."""
     database = primary.database(migrated=True)
@@ -130,7 +132,7 @@ async def assert_promoted_standby_takes_over(promoted: str) -> None:
         assert await send(inbox, "evt_new") == 202
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 async def test_failover_to_the_synchronous_standby_under_load_loses_no_acked_event() -> None:
     with private_postgres() as server:
         database = server.database()

@@ -98,6 +98,7 @@ async def send_all(services: list[Process], tenants: range, events: int) -> Coun
     return statuses
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_tenants_are_isolated_and_memory_stays_flat(
     database: str, tmp_path: Path, rows: Rows, size: Size
@@ -123,6 +124,7 @@ async def waiting_flood(database: str, count: int) -> AsyncIterator[list[Claim]]
         yield [make_claim(f"evt_{number}", tenant="t-flood") for number in range(start, min(start + 500, count))]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_tenant_after_a_flood_waits_a_few_turns(database: str, tmp_path: Path, rows: Rows, size: Size) -> None:
     rows("CREATE TABLE applied (tenant text NOT NULL, event_id text NOT NULL)")

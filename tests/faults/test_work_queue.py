@@ -94,6 +94,7 @@ def queue(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> WorkQueue:
 Make = Callable[..., Inbox]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_kills_of_workers_with_a_disturbed_queue_apply_each_event_once(
     make_inbox: Make, database: str, queue: WorkQueue
@@ -129,7 +130,7 @@ async def test_events_that_a_killed_receiver_acked_and_did_not_send_are_processe
 async def test_many_kills_of_workers_with_a_disturbed_queue_apply_each_event_once(
     make_inbox: Make, database: str, queue: WorkQueue, repetitions: Repetitions
 ) -> None:
-    kills = repetitions(20, 100)
+    kills = repetitions(15, 100)
     assert await kill_again_and_again(make_inbox(lease=LEASE), database, queue, kills) >= 10 * kills
 
 

@@ -67,6 +67,7 @@ async def assert_kills_apply_each_event_once(make_inbox: Callable[..., Inbox], d
     assert codes == [0, 0], "a worker did not end cleanly"
 
 
+@pytest.mark.sampled(1)
 async def test_kills_of_workers_under_load_apply_each_event_once(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
@@ -99,6 +100,7 @@ async def test_worker_that_was_stopped_past_its_lease_cannot_commit(postgres: Po
     assert codes == [0, 0]
 
 
+@pytest.mark.rest
 async def test_two_workers_share_the_work(postgres: Postgres) -> None:
     """Each worker handles at least a quarter of the events, even if it starts late."""
     database = postgres.database(migrated=True)

@@ -69,6 +69,7 @@ async def assert_kills_lose_and_double_nothing(database: str, folder: Path, serv
     return ledger
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("server", ["prefork", "preload"])
 async def test_killed_workers_of_a_prefork_server_lose_and_double_nothing(
     postgres: Postgres, tmp_path: Path, server: str

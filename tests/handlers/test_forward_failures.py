@@ -62,6 +62,7 @@ FAULTS: dict[str, tuple[Answering, str]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_forward_is_retried_until_the_target_accepts_it(
     fault: str, forward_config: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch
@@ -214,6 +215,7 @@ async def test_forward_concurrency_is_limited_and_a_slow_target_delays_no_other_
     assert run_sql(database, "SELECT count(*) FROM webhook_attempts") == [(61,)]
 
 
+@pytest.mark.sampled(1)
 async def test_killed_worker_causes_a_second_request_with_the_same_key_and_no_loss(
     forward_config: Callable[..., Path], database: str
 ) -> None:

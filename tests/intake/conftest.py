@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A group of the mock of Kafka waits for 3 s before its first message: most hostile messages are a long run."""
     for item in items:
         if "[kafka" in item.name and item.name.startswith(LONG) and "unsealed" not in item.name:
-            item.add_marker(pytest.mark.torture)
+            item.add_marker(pytest.mark.rest)
 
 
 @pytest.fixture(scope="session")

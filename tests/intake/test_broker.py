@@ -156,6 +156,7 @@ FORGED = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", FORGED)
 async def test_message_that_cannot_be_claimed_is_set_aside_and_others_do_not_wait(
     sqlite: str, queue: BrokerQueue, name: str

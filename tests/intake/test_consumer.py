@@ -1,10 +1,12 @@
 """The consumer of a queue: lag, problems, and messages whose reading fails."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from oncehook import Inbox
+from oncehook.intake.broker import Message
 from oncehook.intake.consumer import IntakeConsumer
 from oncehook.intake.reader import MessageReader
 from oncehook.model.receipt import Filter
@@ -18,10 +20,23 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
+LARGE = "x" * 1_500_000
+"""Text that does not fit into a message."""
+
 
 def consumer_of(inbox: Inbox) -> IntakeConsumer:
     (consumer,) = intakes_of(inbox).consumers
     return consumer
+
+
+def inbox_with_payload_store(database: str, queue: BrokerQueue, folder: Path) -> Inbox:
+    inbox = Inbox(database, poll="50ms", keys=ring("2026a"), payload_store=f"file://{folder}", max_body="2MiB")
+    inbox.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake, unhandled="wait")
+    return inbox
+
+
+def objects_of_messages(folder: Path) -> list[Path]:
+    return list(folder.glob("intake/*"))
 
 
 async def test_lag_and_problem_are_shown_while_the_database_is_down(postgres: Postgres, queue: BrokerQueue) -> None:
@@ -85,19 +100,36 @@ async def test_message_that_is_sealed_with_a_missing_key_is_kept_until_the_proce
 async def test_delivery_that_is_larger_than_a_message_is_claimed_from_the_payload_store(
     sqlite: str, queue: BrokerQueue, tmp_path: Path
 ) -> None:
-    store = tmp_path / "objects"
-    store.mkdir()
-    inbox = Inbox(sqlite, poll="50ms", keys=ring("2026a"), payload_store=f"file://{store}", max_body="2MiB")
-    inbox.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake, unhandled="wait")
+    inbox = inbox_with_payload_store(sqlite, queue, tmp_path)
     async with inbox.lifespan():
-        body = stripe_body("evt_large", note="x" * 1_500_000)
+        body = stripe_body("evt_large", note=LARGE)
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
         await assert_claimed(inbox, queue, "evt_large")
         (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
         payload = await inbox._runtime.store.receipts.payload(receipt.receipt)
         assert payload is not None and payload.body == body
         assert receipt.origin == intakes_of(inbox).consumers[0].broker.name, "it was not claimed directly"
-        await eventually(lambda: not list(store.glob("intake/*")), "the object of the message is deleted")
+        await eventually(lambda: not objects_of_messages(tmp_path), "the object of the message is deleted")
+
+
+@pytest.mark.parametrize("queue", ["sqs"], indirect=True)
+async def test_object_of_a_message_is_kept_until_the_message_is_acked(
+    sqlite: str, queue: BrokerQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an ack, the broker delivers the message again. Without its object, it would be rejected then."""
+    inbox = inbox_with_payload_store(sqlite, queue, tmp_path)
+    async with inbox.lifespan():
+        broker = consumer_of(inbox).broker
+        ack, kept = broker.ack, []
+
+        async def observed_ack(messages: Sequence[Message]) -> None:
+            kept.append(len(objects_of_messages(tmp_path)))
+            await ack(messages)
+
+        monkeypatch.setattr(broker, "ack", observed_ack)
+        assert (await send(inbox, "evt_large", note=LARGE)).outcome == (202, "accepted")
+        await eventually(lambda: not objects_of_messages(tmp_path), "the object of the message is deleted")
+        assert kept == [1]
 
 
 async def test_messages_with_a_missing_key_do_not_delay_others(sqlite: str, queue: BrokerQueue) -> None:

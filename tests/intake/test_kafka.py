@@ -64,7 +64,7 @@ async def test_offset_is_committed_after_the_ack_and_released_messages_come_agai
     assert (await broker.status()).waiting == 0
 
 
-@pytest.mark.torture  # on a busy machine, a member of the mock's group can miss its session, and the group starts over
+@pytest.mark.rest  # on a busy machine, a member of the mock's group can miss its session, and the group starts over
 async def test_message_that_another_consumer_gets_is_not_committed_by_the_first(
     queue: KafkaIntake, broker: KafkaBroker
 ) -> None:

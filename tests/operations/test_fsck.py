@@ -227,6 +227,7 @@ async def test_erased_payload_is_no_violation(filled: str, make_inbox: Callable[
     assert violations(await run_fsck(filled)) == {}
 
 
+@pytest.mark.sampled(1)
 async def test_busy_inbox_is_clean(make_inbox: Callable[..., Inbox], database: str, rows: Rows) -> None:
     """Deliveries, retries, duplicates, replays and pruning run while the checks do."""
     inbox = make_inbox(worker=True)

@@ -1,4 +1,4 @@
-"""Moves of a source between two shards: what is copied, what is guarded, and what interrupted moves leave."""
+"""Moves of a source between two shards: the copied rows, the guards, and what interrupted moves leave."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -118,6 +118,7 @@ def in_this_thread(work: Callable[..., Any], *arguments: Any) -> float:
     return time.thread_time() - began
 
 
+@pytest.mark.sampled(8)
 @every
 @pytest.mark.anyio
 async def test_unverified_delivery_costs_at_most_50_ms(sender: Sender, tmp_path: Path) -> None:

@@ -214,6 +214,9 @@ def test_repeated_signature_header_is_malformed_even_if_both_values_are_valid(se
         names |= getattr(check, "guarded", set())
     if not sender.in_body:
         names.add(signature_header(sender))
+    timestamp = source.provider.timestamp
+    if timestamp is not None and timestamp.header:
+        names.add(timestamp.header.lower().encode())
     present = names & set(delivery.headers)
     assert present or sender.in_body
     for name in present:

@@ -58,6 +58,7 @@ def run_python(tree: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.torture
 def test_family_of_the_guide_passes_the_tests_of_every_provider(tree: Path) -> None:
     assert "wrote globex.json" in run_python(tree, "-m", "tests.vectors.make", "globex")
     contract = ("test_every_provider.py", "test_vectors.py", "test_signatures.py", "test_definition.py")

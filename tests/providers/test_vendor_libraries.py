@@ -5,10 +5,10 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import gocardless_pro.webhooks
-import openai
 import pytest
 import resend
 import standardwebhooks
@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from gocardless_pro.errors import InvalidSignatureError
 from sendgrid.helpers.eventwebhook import EventWebhook
 from slack_sdk.signature import SignatureVerifier
-from workos.webhooks import Webhooks as WorkOS
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
@@ -29,6 +28,7 @@ from oncehook.providers.sign import sign
 from oncehook.providers.verify import Verifier
 from tests.support.providers import sender
 
+pytestmark = pytest.mark.xdist_group("vendors")  # one process imports the libraries
 BODIES = {
     "plain": '{"id":"evt_1","type":"invoice.paid"}',
     "spaces and lines": '{\r\n  "id" : "evt_1",\n\t"type":"t"\n}\n',
@@ -156,12 +156,18 @@ def sendgrid_accepts(body: str, headers: dict[str, str]) -> bool:
     return bool(webhook.verify_signature(body, headers[prefix + "Signature"], headers[prefix + "Timestamp"]))
 
 
-OPENAI = openai.OpenAI(api_key="none")
+@cache
+def openai_client() -> Any:
+    import openai  # takes long, in every process that collects tests
+
+    return openai.OpenAI(api_key="none")
 
 
 def openai_accepts(body: str, headers: dict[str, str]) -> bool:
+    import openai
+
     try:
-        OPENAI.webhooks.verify_signature(body, headers, secret=WHSEC)
+        openai_client().webhooks.verify_signature(body, headers, secret=WHSEC)
     except openai.InvalidWebhookSignatureError:
         return False
     return True
@@ -177,6 +183,8 @@ def resend_accepts(body: str, headers: dict[str, str]) -> bool:
 
 
 def workos_accepts(body: str, headers: dict[str, str]) -> bool:
+    from workos.webhooks import Webhooks as WorkOS  # as above
+
     try:
         WorkOS(None).verify_header(  # type: ignore[arg-type]  # nothing is asked of a client
             event_body=body, event_signature=headers["WorkOS-Signature"], secret=SLACK

@@ -83,6 +83,7 @@ async def test_intake_is_bounded_in_bytes(database: str, tmp_path: Path) -> None
         assert [type(result) for result in results] == [list, IntakeFull]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", ["refuse", "stall"])
 @pytest.mark.parametrize("fallback", ["database", "reject"])
 async def test_store_that_is_down_affects_large_bodies_only(

@@ -199,6 +199,7 @@ async def test_two_deliveries_over_http_are_accepted_and_duplicate(
     assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("inboxes", "rounds"),
     [

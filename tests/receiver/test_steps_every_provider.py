@@ -72,6 +72,7 @@ async def fetch_nothing(*args: object) -> None:
     pass
 
 
+@pytest.mark.sampled(12)
 @every_sender
 async def test_another_method_is_rejected_with_405_and_leaves_no_receipt(sender: Sender, tmp_path: Path) -> None:
     async with serving_source(tmp_path, sender) as client:
@@ -84,6 +85,7 @@ async def test_another_method_is_rejected_with_405_and_leaves_no_receipt(sender:
         assert await client.receipts() == 0
 
 
+@pytest.mark.sampled(20)
 @every_sender
 async def test_proxy_headers_of_a_sender_do_not_change_the_signed_address(sender: Sender, tmp_path: Path) -> None:
     """The signed address is the configured one, whatever the headers of a sender claim."""

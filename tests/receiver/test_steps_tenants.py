@@ -1,4 +1,4 @@
-"""Deliveries to the addresses of tenants: who is accepted where, and what the sender is told."""
+"""Deliveries to the addresses of tenants: who is accepted where, and the responses to the sender."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 NOTED = "SELECT same_body, count(*) FROM webhook_deliveries GROUP BY same_body ORDER BY same_body"
 
 
+@pytest.mark.sampled(1)
 async def test_ten_thousand_duplicates_cause_no_claim(database: str) -> None:
     rounds = 20 if database.startswith("postgresql") else 2
     async with fast_inbox(database) as fast:

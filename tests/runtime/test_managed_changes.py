@@ -1,4 +1,4 @@
-"""Changes of operators to managed sources: what is refused, what is audited, and two operators at the same time."""
+"""Changes of operators to managed sources: refusals, audit entries, and two operators at the same time."""
 
 import asyncio
 import json
@@ -89,6 +89,7 @@ async def test_row_holds_no_secret_and_a_removed_row_holds_nothing(changes: Sour
     assert secrets == "" and is_removed
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("name", "secrets", "settings", "message"),
     [

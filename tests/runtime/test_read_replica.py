@@ -121,6 +121,7 @@ async def assert_an_event_that_the_standby_lacks_is_shown(standby: Standby, data
         standby.link.flow()
 
 
+@pytest.mark.rest
 async def test_standby_of_another_cluster_is_not_read(primary: Postgres, postgres: Postgres) -> None:
     database, other = primary.database(migrated=True), postgres.database(migrated=True)
     inbox = Inbox(database, worker=False, read_database=other)

@@ -1,7 +1,6 @@
 """Drives processes that crash at a named point, and checks what a process after them makes of their work."""
 
 import asyncio
-import multiprocessing
 import random
 import signal
 from collections import Counter
@@ -18,6 +17,7 @@ from tests.faults.crash_process import Work, main
 from tests.support.ages import set_age
 from tests.support.counts import count
 from tests.support.events import make_claim, stripe_body, stripe_headers
+from tests.support.forks import forks
 from tests.support.fsck import assert_fsck_is_clean
 from tests.support.serve import parse_head, request
 from tests.support.servers import run_sql
@@ -28,7 +28,6 @@ AT_POINT = {
     "cancel": "tasks cancelled at a crash point",
     "disconnect": "sessions of PostgreSQL ended at a crash point",
 }
-FORKS = multiprocessing.get_context("forkserver")
 PARTIAL_BODY = "R1"
 EVENTS = ("evt_1", "evt_2", "evt_retry", "evt_slow", "evt_dead")
 UNFINISHED = "SELECT count(*) FROM webhook_receipts WHERE status NOT IN ('processed', 'failed', 'ignored')"
@@ -48,11 +47,10 @@ class CrashProcess:
     """
 
     def __init__(self, database: str, folder: Path, part: str, point: str | None = None, fault: str = "kill") -> None:
-        FORKS.set_forkserver_preload(["tests.faults.crash_process"])
         work = Work(database, folder, part, point, fault)
         self.reached, self.point = work.reached, point
-        ready, child = FORKS.Pipe(duplex=False)
-        self.process = FORKS.Process(target=main, args=(work, child))
+        ready, child = forks().Pipe(duplex=False)
+        self.process = forks().Process(target=main, args=(work, child))
         self.process.start()
         child.close()
         with ready, suppress(EOFError):  # it ended: its work was an operation, or its point was before

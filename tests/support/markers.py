@@ -2,12 +2,24 @@
 
 import re
 import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 FOLDERS = {"browser": "browser", "faults": "faults", "system": "system", "docs": "system"}
+ON_ONE_DATABASE = {
+    "alerts", "browser", "cli", "concurrency", "docs", "examples", "handlers", "observability", "runtime", "system",
+    "testing", "web",
+}  # fmt: skip
+"""Folders of code that leaves the database to the store and the operations. `make test` runs a test of theirs on SQLite
+or on PostgreSQL, and `make test-rest` on the other one."""
+DATABASES = {"database", "oncehook_database"}
+"""The fixtures that run a test on both databases."""
 SERVERS = {"database", "postgres"}
 """Fixtures that need a database server or a database file."""
 
@@ -64,6 +76,11 @@ def is_unit_file(path: Path) -> bool:
     return not _NEEDS_MORE.search(source) and not all(map(_ON_A_DATABASE.search, _TEST.findall(source)))
 
 
+def has_torture_tests(path: Path) -> bool:
+    """Whether `make torture` runs some tests of this file."""
+    return any(f"mark.{name}" in path.read_text("utf-8") for name in ("torture", "long"))
+
+
 def kind(item: pytest.Item) -> str:
     """`unit`, `database`, `browser`, `faults`, or `system` for the rest."""
     folder = _folder(item.path)
@@ -74,6 +91,31 @@ def kind(item: pytest.Item) -> str:
     if item.get_closest_marker("system") is not None:
         return "system"
     return "unit" if is_unit_file(item.path) else "system"
+
+
+def beyond_sample(items: Iterable[pytest.Item], named: Collection[str]) -> Iterator[pytest.Item]:
+    """The cases that `make test` leaves to `make test-rest`: always the same ones, and none that is named.
+
+    A test with the marker `sampled(count)` keeps that number of its cases. In ON_ONE_DATABASE, a case that runs on both
+    databases keeps one of them.
+    """
+    groups: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("torture"):
+            continue
+        mark, function = item.get_closest_marker("sampled"), item.nodeid.partition("[")[0]
+        if mark is not None:
+            groups[mark.args[0], function].append(item)
+        elif _folder(item.path) in ON_ONE_DATABASE and (case := _parameters(item)).keys() & DATABASES:
+            others = {name: value for name, value in case.items() if name not in DATABASES}
+            groups[1, function, repr(others)].append(item)
+    for (count, *_), group in groups.items():
+        spread = sorted(group, key=lambda item: zlib.crc32(item.nodeid.encode()))
+        yield from (item for item in spread[cast("int", count) :] if item.nodeid not in named)
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
 
 
 def _folder(path: Path) -> str:

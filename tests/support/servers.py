@@ -67,6 +67,7 @@ class Postgres:
         self.process: subprocess.Popen[bytes] | None = None
         self._made = 0
         self._dropping = ThreadPoolExecutor(1)
+        self._idle: list[psycopg.Connection] = []
         self._migrated = ""
         self._as: dict[str, Any] = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
         self.environment: dict[str, str] = {}
@@ -180,18 +181,41 @@ class Postgres:
         self._made += 1
         name = f"test_{os.getpid()}_{self._made}"
         copied = f" TEMPLATE {self._template()}" if migrated else ""
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:  # quicker than starting psql
+        with self._administrator() as connection:  # quicker than starting psql
             if migrated and connection.info.server_version >= 150000:
                 copied += " STRATEGY FILE_COPY"  # with the caches that the first connection would build
             connection.execute(f"CREATE DATABASE {name}{copied}")
         return self.url(name)
+
+    @contextlib.contextmanager
+    def _administrator(self) -> Iterator[psycopg.Connection]:
+        """A session of the cluster's owner. In the cluster of all tests, it is kept: a new one costs a process."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = psycopg.connect(self.url("postgres"), autocommit=True)
+        is_kept = False
+        try:
+            yield connection
+            is_kept = self.process is None
+        finally:
+            if is_kept:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def disconnect(self) -> None:
+        """Drop the databases that wait for it, and close the sessions that are kept."""
+        self._dropping.shutdown()
+        while self._idle:
+            self._idle.pop().close()
 
     def drop_later(self, address: str) -> None:
         """Drop a database in the background. They are in memory, and those of all tests together do not fit there."""
         self._dropping.submit(self._drop, address.rpartition("/")[2])
 
     def _drop(self, name: str) -> None:
-        with contextlib.suppress(psycopg.Error), psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+        with contextlib.suppress(psycopg.Error), self._administrator() as connection:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def _template(self) -> str:

@@ -12,6 +12,8 @@ from tests.support.events import Rows, make_claim
 from tests.support.servers import run_sql
 
 QUICK = Retry(attempts=3, first=0.01, most=0.02)
+RETRY_WITHIN_2H = Retry(first=7200.0, most=7200.0)
+"""A policy whose retries do not happen during a test, but are due if the test lets two hours pass."""
 
 STATES = "SELECT event_id, status, attempts, outcome, last_error FROM webhook_receipts ORDER BY id"
 HISTORY = "SELECT number, outcome, error FROM webhook_attempts ORDER BY id"

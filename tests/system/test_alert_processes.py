@@ -30,6 +30,7 @@ def alerting(folder: Path, database: str, url: str) -> Path:
     return write_config(folder, database, 'log_level = "error"', *target)
 
 
+@pytest.mark.sampled(1)
 async def test_notification_of_a_killed_process_is_sent_by_another_with_the_same_id(
     in_folder: Path, database: str, make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
@@ -55,6 +56,7 @@ async def test_notification_of_a_killed_process_is_sent_by_another_with_the_same
         assert rows(ALERTS) == [("ops", "opened", "told", 2)]
 
 
+@pytest.mark.sampled(1)
 async def test_two_services_on_one_database_send_one_notification(in_folder: Path, database: str, rows: Rows) -> None:
     async with receiving() as receiver:
         config = alerting(in_folder, database, receiver.url)

@@ -3,9 +3,13 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
+
+import pytest
 
 from tests.support import ROOT
 
+pytestmark = pytest.mark.xdist_group("architecture")  # one process parses the files
 SOURCE = ROOT / "src" / "oncehook"
 MAX_POSITIONAL = 5
 MAX_LINES_IN_A_FILE = 400
@@ -33,9 +37,14 @@ def test_every_package_says_what_it_is_for() -> None:
     assert [file for file, line in first.items() if not line.startswith('"""')] == []
 
 
+@cache
+def parse(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def declared_names() -> set[str]:
     """The classes, functions and methods of the package."""
-    trees = [ast.parse(file.read_text("utf-8")) for file in SOURCE.rglob("*.py")]
+    trees = [parse(file.read_text("utf-8")) for file in SOURCE.rglob("*.py")]
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, kinds)}
 
@@ -49,7 +58,7 @@ def imported_from_elsewhere(tree: ast.AST) -> set[str]:
 
 def long_positional_calls(source: str, ours: set[str]) -> Iterator[str]:
     """Calls of one of `ours` with more positional arguments than a reader can count."""
-    tree = ast.parse(source)
+    tree = parse(source)
     known = (ours | {"cls"}) - imported_from_elsewhere(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
@@ -77,7 +86,7 @@ def test_files_and_functions_are_short() -> None:
     functions = {
         f"{name}: {node.name}": count
         for name, text in texts.items()
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parse(text))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and (count := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_LINES_IN_A_FUNCTION
     }

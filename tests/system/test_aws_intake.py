@@ -213,7 +213,7 @@ intake_trust = "queue"
 """
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 async def test_events_that_a_rule_of_eventbridge_sends_to_a_queue_are_claimed(
     sqlite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

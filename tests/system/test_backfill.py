@@ -56,6 +56,7 @@ def shop(in_folder: Path, database: str, make_inbox: Callable[..., Inbox]) -> Pa
     return config.parent
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.torture)])
 def test_backfill_that_is_killed_again_and_again_gives_the_same_rows(shop: Path, rows: Rows, kills: int) -> None:
     done = 0

@@ -26,6 +26,7 @@ def run_benchmark(folder: Path, module: str, *options: str) -> tuple[str, dict[s
     return done.stdout, json.loads(file.read_text())
 
 
+@pytest.mark.rest
 def test_the_accept_benchmark_measures_the_echo_and_both_databases(tmp_path: Path) -> None:
     options = ["--seconds", "0.2", "--rounds", "1", "--connections", "16"]
     printed, figures = run_benchmark(tmp_path, "bench.accept", *options)
@@ -35,14 +36,14 @@ def test_the_accept_benchmark_measures_the_echo_and_both_databases(tmp_path: Pat
     assert "× echo" in printed
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 def test_the_wsgi_benchmark_compares_both_adapters(tmp_path: Path) -> None:
     printed, figures = run_benchmark(tmp_path, "bench.wsgi", "--seconds", "0.2", "--rounds", "1", "--connections", "8")
     assert set(figures) == {"asgi", "wsgi", "ratio"} and min(figures.values()) > 0
     assert "ratio" in printed
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 def test_the_process_benchmark_handles_single_events_and_batches(tmp_path: Path) -> None:
     options = ["--targets", "single", "batch", "--events", "300", "--rounds", "1"]
     printed, figures = run_benchmark(tmp_path, "bench.process", *options)
@@ -52,12 +53,13 @@ def test_the_process_benchmark_handles_single_events_and_batches(tmp_path: Path)
     assert "events/s" in printed
 
 
+@pytest.mark.rest
 def test_the_events_benchmark_measures_every_page(postgres: Postgres, tmp_path: Path) -> None:
     durations = events.measure(postgres, tmp_path, 200)
     assert set(durations) == set(events.PAGES) and min(durations.values()) > 0
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 def test_the_email_benchmark_measures_the_receiver_and_the_projection(tmp_path: Path) -> None:
     options = ["--events", "100", "--rounds", "1", "--batch", "20", "--connections", "4"]
     _, figures = run_benchmark(tmp_path, "bench.email", *options)
@@ -65,7 +67,7 @@ def test_the_email_benchmark_measures_the_receiver_and_the_projection(tmp_path: 
     assert figures["ratio"] > 0
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 def test_the_capacity_benchmark_measures_every_figure_of_the_model(tmp_path: Path) -> None:
     options = ["--seconds", "0.2", "--connections", "8", "--events", "200", "--receipts", "200"]
     printed, figures = run_benchmark(tmp_path, "bench.capacity", *options)
@@ -74,7 +76,7 @@ def test_the_capacity_benchmark_measures_every_figure_of_the_model(tmp_path: Pat
     assert "what a rate of events needs" in printed
 
 
-@pytest.mark.torture
+@pytest.mark.rest
 def test_the_scale_benchmark_compares_numbers_of_processes(tmp_path: Path) -> None:
     options = ["--processes", "1", "2", "--events", "200", "--seconds", "0.2", "--rounds", "1", "--connections", "8"]
     printed, figures = run_benchmark(tmp_path, "bench.scale", "--only", "accept", "process", *options)

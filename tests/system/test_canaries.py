@@ -291,6 +291,7 @@ def run_commands(folder: Path, run: Run, output: Output) -> None:
     file.write_text(right)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
 def test_no_secret_leaves_the_configuration(
     in_folder: Path, database: str, run: Run, logged: Callable[[], str], monkeypatch: pytest.MonkeyPatch

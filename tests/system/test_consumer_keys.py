@@ -1,4 +1,4 @@
-"""What two consumers of one event share, and what each has of its own: effects, entities, identities and keys."""
+"""What two consumers of one event share, and what belongs to each: effects, entities, identities and keys."""
 
 from collections.abc import Callable
 

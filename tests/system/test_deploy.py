@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import promql_parser
 import pytest
 import yaml
@@ -73,8 +72,11 @@ def resources() -> Iterator[Any]:
                 yield pytest.param(document, id=f"{document['kind']} {document['metadata']['name']}")
 
 
+@pytest.mark.xdist_group("kubernetes")
 @pytest.mark.parametrize("document", list(resources()))
 def test_every_manifest_matches_the_schema_of_kubernetes(document: dict[str, Any]) -> None:
+    import kubernetes_validate  # compiles grammars for a second: in one process is enough
+
     kubernetes_validate.validate(document, "1.33", strict=True)
 
 

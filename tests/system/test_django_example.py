@@ -12,6 +12,7 @@ from tests.support import ROOT
 from tests.support.servers import Postgres
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_example_project_passes_its_tests(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "django_shop"

@@ -1,4 +1,4 @@
-"""Filters and type patterns from the outside: what a sender gets, what is recorded, what a worker runs."""
+"""Filters and type patterns from the outside: the responses, the records, and the events that a worker runs."""
 
 import json
 from collections.abc import AsyncIterator, Callable

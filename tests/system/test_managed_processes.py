@@ -23,7 +23,7 @@ from tests.support.waiting import eventually, pause_at_random, wait_until
 # Each test starts processes: on SQLite only with --torture, as the statements are tested on both elsewhere.
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
+    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.rest), "postgres"], indirect=True),
 ]
 
 SEEN_WITHIN = 3.0
@@ -101,6 +101,7 @@ def test_two_processes_see_a_source_that_is_added_rotated_and_removed(folder: Pa
         assert_all_answer(processes, "acme", SECOND, 404)
 
 
+@pytest.mark.rest
 def test_two_processes_see_a_tenant_that_is_added_rotated_and_removed(folder: Path) -> None:
     with serving(folder) as processes:
         assert {post(process.port, "shops/acme", FIRST, "x") for process in processes} == {404}
@@ -146,7 +147,7 @@ class Provider:
         self.stopping = False
 
     async def send(self, port: int, sender: int) -> None:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        async with httpx.AsyncClient(verify=False, base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             number = 0
             while not self.stopping:
                 number += 1
@@ -160,6 +161,7 @@ class Provider:
         await eventually(lambda: len(self.statuses) >= goal, f"{count} more deliveries are answered")
 
 
+@pytest.mark.rest
 async def test_rotation_under_load_rejects_no_delivery(folder: Path, database: str) -> None:
     await assert_rotation_rejects_nothing(folder, "acme" if database.startswith("sqlite") else "shops/acme", 1)
 
@@ -190,6 +192,7 @@ async def assert_rotation_rejects_nothing(folder: Path, path: str, rounds: int) 
     assert set(provider.statuses) == {202}, f"{len(provider.statuses)} deliveries"
 
 
+@pytest.mark.torture
 async def test_operators_that_are_killed_leave_a_whole_row_or_none(folder: Path, rows: Rows) -> None:
     chance = random.Random(random.randrange(2**32))
     environment = {**os.environ, "ONCEHOOK_CONFIG": "oncehook.toml"}

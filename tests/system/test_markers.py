@@ -3,11 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support import ROOT
-from tests.support.markers import has_unit_tests, is_unit_file
+from tests.support.markers import beyond_sample, has_torture_tests, has_unit_tests, is_unit_file
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,63 @@ def test_file_has_no_unit_tests_if_each_takes_a_database(tmp_path: Path) -> None
         "async def test_a(\n    run: Run, rows: Rows\n) -> None: ...\ndef test_b(store: Store) -> None: ...\n"
     )
     assert not is_unit_file(file)
+
+
+class Case(pytest.Item):
+    """A case of a parametrized test, as pytest collects it."""
+
+    def runtest(self) -> None: ...
+
+
+def make_cases(parent: pytest.Session, file: str, mark: pytest.MarkDecorator | None = None) -> list[pytest.Item]:
+    cases: list[pytest.Item] = []
+    for number in range(20):
+        for database in ("sqlite", "postgres"):
+            case = Case.from_parent(
+                parent, name=f"test_it[{number}-{database}]", nodeid=f"{file}::test_it[{number}-{database}]"
+            )
+            case.path = ROOT / file
+            case.callspec = SimpleNamespace(params={"number": number, "database": database})  # type: ignore[attr-defined]
+            if mark is not None:
+                case.add_marker(mark)
+            cases.append(case)
+    return cases
+
+
+def test_sampled_test_keeps_the_same_few_cases_in_every_process(request: pytest.FixtureRequest) -> None:
+    cases = make_cases(request.session, "tests/store/test_it.py", pytest.mark.sampled(6))
+    left_out = list(beyond_sample(cases, []))
+    kept = {case.nodeid for case in cases} - {case.nodeid for case in left_out}
+    assert len(kept) == 6 and {name.rpartition("-")[2] for name in kept} == {"sqlite]", "postgres]"}
+    assert {case.nodeid for case in beyond_sample(reversed(cases), [])} == {case.nodeid for case in left_out}
+
+
+def test_case_that_is_named_on_the_command_line_is_not_left_out(request: pytest.FixtureRequest) -> None:
+    cases = make_cases(request.session, "tests/store/test_it.py", pytest.mark.sampled(6))
+    first, *others = [case.nodeid for case in beyond_sample(cases, [])]
+    assert [case.nodeid for case in beyond_sample(cases, [first])] == others
+
+
+def test_upper_layers_run_on_one_of_the_databases_and_the_store_on_both(request: pytest.FixtureRequest) -> None:
+    cases = make_cases(request.session, "tests/cli/test_it.py")
+    left_out = [case.name for case in beyond_sample(cases, [])]
+    assert sorted(name.partition("-")[0] for name in left_out) == sorted(f"test_it[{number}" for number in range(20))
+    assert {name.rpartition("-")[2] for name in left_out} == {"sqlite]", "postgres]"}
+    assert list(beyond_sample(make_cases(request.session, "tests/store/test_it.py"), [])) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("@pytest.mark.torture\ndef test_a(store: Store) -> None: ...\n", True),
+        ("@pytest.mark.long\ndef test_a(store: Store) -> None: ...\n", True),
+        ("@pytest.mark.sampled(3)\ndef test_a(store: Store) -> None: ...\n", False),
+    ],
+)
+def test_torture_reads_the_files_with_long_runs(tmp_path: Path, source: str, expected: bool) -> None:
+    file = tmp_path / "test_it.py"
+    file.write_text(source)
+    assert has_torture_tests(file) is expected
 
 
 @pytest.mark.parametrize(

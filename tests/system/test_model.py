@@ -387,7 +387,7 @@ def run(kind: str, postgres: Postgres, *, examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=limits)
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 15), ("postgres", 4)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 10), ("postgres", 3)])
 def test_random_sequence_of_steps_agrees_with_the_model(kind: str, examples: int, postgres: Postgres) -> None:
     run(kind, postgres, examples=examples, steps=50)
 

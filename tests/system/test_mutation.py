@@ -83,6 +83,7 @@ def test_each_kind_of_change_is_made(module: ModuleType) -> None:
     ]
 
 
+@pytest.mark.rest  # it looks at every object of the process, and that of make test has millions
 def test_a_mutant_changes_live_functions(module: ModuleType) -> None:
     mutations = Mutations(Path(str(module.__file__)), "graded.py")
     functions = find_functions(str(mutations.path))

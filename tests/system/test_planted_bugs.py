@@ -71,6 +71,14 @@ def test_every_bug_names_tests_that_make_test_runs(bug: Bug) -> None:
         assert not any("torture" in mark for mark in marks), f"{bug.path.name}: {name} is only in the long runs"
 
 
+def test_cases_of_the_bugs_are_in_the_samples_of_make_test(request: pytest.FixtureRequest) -> None:
+    """Looks at the tests of this run: `make test` has them all."""
+    collected = {item.nodeid.partition("@")[0] for item in request.session.items}
+    functions = {name.partition("[")[0] for name in collected}
+    named = [test for bug in BUGS for test in bug.tests if "[" in test and test.partition("[")[0] in functions]
+    assert [test for test in named if test not in collected] == [], "name a case that `make test` runs"
+
+
 @pytest.mark.parametrize(
     ("header", "error"),
     [

@@ -218,6 +218,7 @@ def firing(address: str, alert: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_prometheus_fires_for_every_kind_of_dead_letter_of_a_running_service(
     tmp_path: Path, make_inbox: Callable[..., Inbox], database: str

@@ -37,6 +37,7 @@ def run_program(module: str, folder: Path, *arguments: str) -> "subprocess.Compl
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.rest
 @needs_linux
 @pytest.mark.timeout(300)  # seconds on a free machine
 def test_small_run_on_sqlite_applies_its_faults_and_finds_nothing(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_small_run_on_sqlite_applies_its_faults_and_finds_nothing(tmp_path: Path
 
 
 @needs_linux
-@pytest.mark.torture
+@pytest.mark.rest
 @pytest.mark.timeout(300)
 def test_small_run_on_postgres_applies_its_faults_and_finds_nothing(tmp_path: Path) -> None:
     options = ("--deliveries", "300", "--rate", "150", "--kinds", "F10,F13,F14,F17")

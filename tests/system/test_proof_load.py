@@ -12,7 +12,7 @@ from tests.system.test_proof_deliveries import needs_linux, run_program
 
 
 @needs_linux
-@pytest.mark.torture
+@pytest.mark.rest
 @pytest.mark.timeout(300)
 def test_short_load_is_acked_applied_once_and_measured(tmp_path: Path) -> None:
     done = run_program("proof.load", tmp_path, "--seconds", "5", "--rate", "40", "--goal", "0")

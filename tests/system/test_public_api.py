@@ -291,6 +291,7 @@ async def test_metrics_of_the_inbox_are_those_of_the_service(worked: Inbox) -> N
         assert b'oncehook_receipts{consumer="main",source="stripe",state="failed"} 1.0' in await worked.metrics()
 
 
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize(
     ("operation", "error"),
     [

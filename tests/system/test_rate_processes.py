@@ -17,7 +17,7 @@ from tests.support.waiting import eventually, stays_true
 # Each test starts processes: on SQLite only with --torture, as the statements are tested on both elsewhere.
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.torture), "postgres"], indirect=True),
+    pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.rest), "postgres"], indirect=True),
 ]
 
 RATE, EVENTS, PROCESSES = 10, 40, 3

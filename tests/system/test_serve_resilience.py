@@ -27,6 +27,7 @@ def post(port: int, event_id: str) -> bytes:
         return connection.recv(4096).split(b"\r\n")[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "begun", [b"", b"POST /webhooks/stripe HTTP/1.1\r\nhost: x\r\nx-slow: "], ids=["nothing", "part"]
 )

@@ -70,14 +70,14 @@ QUICK_PLANTS = {
 
 
 def test_seeds_hold_every_invariant(tmp_path: Path) -> None:
-    done = run_proof("-m", "proof.simulate", "--seeds", "0:15", "--jobs", "1", folder=tmp_path)
+    done = run_proof("-m", "proof.simulate", "--seeds", "0:30", "--jobs", "1", folder=tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     results = results_of(tmp_path, "simulation")
-    assert results["seeds"] == 15 and results["failures"] == {}
+    assert results["seeds"] == 30 and results["failures"] == {}
     assert results["kills"] > 15, "the seeds kill too few processes to prove anything"
     for fault in QUICK_FAULTS:
         assert results["counts"].get(fault, 0) > 0, f"no seed had the fault {fault!r}"
-    assert results["ok"] and results["command"] == "python -m proof.simulate --seeds 0:15"
+    assert results["ok"] and results["command"] == "python -m proof.simulate --seeds 0:30"
     assert ["faults", results["faults"]] in results["facts"]
 
 
@@ -86,6 +86,51 @@ def test_seed_gives_the_same_run_in_another_process() -> None:
     assert first == second and "every invariant holds" in first
 
 
+AFTER_OTHERS = """
+from proof.simulation.run import run_seed
+seeds = (2, 3, 8, 12, 14)
+first = {seed: run_seed(seed).log for seed in seeds}
+for seed in reversed(seeds):
+    assert run_seed(seed).log == first[seed], f"seed {seed} depends on the seeds before it"
+"""
+CLOSED = """
+import sqlite3
+from proof.simulation.run import machine
+from proof.simulation.scenario import Scenario
+from proof.simulation.world import World
+
+machine().start(World(Scenario(0), machine().path, machine().observer))
+connect = lambda: machine().driver.connect(machine().path, isolation_level=None)
+closed = connect()
+closed.execute("BEGIN IMMEDIATE")
+unread = closed.execute("INSERT INTO ledger VALUES (1, 0, 'main'), (2, 0, 'main') RETURNING receipt")
+closed.close()
+for use in (lambda: closed.execute("SELECT 1"), closed.cursor, closed.rollback, unread.fetchone):
+    try:
+        use()
+    except sqlite3.ProgrammingError:
+        pass
+    else:
+        raise AssertionError("a closed connection could be used")
+other = connect()  # it has the connection that was behind the closed one
+other.execute("BEGIN IMMEDIATE")
+assert other.execute("SELECT count(*) FROM ledger").fetchone() == (0,), "closing did not roll back"
+closed.close()
+assert other.in_transaction, "closing twice ended the transaction of another process"
+"""
+
+
+def test_seed_gives_the_same_run_after_other_seeds() -> None:
+    done = run_proof("-c", AFTER_OTHERS)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_closed_connection_of_the_simulation_cannot_be_used_and_holds_no_lock() -> None:
+    done = run_proof("-c", CLOSED)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.torture
 def test_planted_bugs_are_found_and_shrunk() -> None:
     done = run_proof("-c", FIND, "30", *QUICK_PLANTS)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -128,7 +173,8 @@ def test_three_hundred_runs_are_behaviours_of_the_model(tmp_path: Path) -> None:
 
 @needs_java
 @pytest.mark.torture
-def test_runs_with_a_planted_bug_are_not_behaviours_of_the_model() -> None:
+def test_runs_with_a_planted_bug_are_not_behaviours_of_the_model(tmp_path: Path) -> None:
     for plant in ("ack-before-commit", "mark-before-call"):
-        done = run_proof("-m", "proof.traces", "--seeds", "0:10", "--plant", plant)
+        done = run_proof("-m", "proof.traces", "--seeds", "0:10", "--plant", plant, folder=tmp_path)
         assert done.returncode == 1 and "deadlock" in done.stdout, done.stdout + done.stderr[-2000:]
+    assert list(tmp_path.iterdir()) == [], "a run with a planted bug is no result of the proof"

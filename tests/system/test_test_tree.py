@@ -4,12 +4,16 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.support import ROOT
 from tests.support.changed import mirror
 
 TESTS = ROOT / "tests"
+pytestmark = pytest.mark.xdist_group("test_tree")  # one process parses the files
 SHARED = ("eventually", "wait_until", "claim", "make_claim", "free_port")
 
 
@@ -18,10 +22,11 @@ def files_of_tests() -> Iterator[Path]:
     return (file for file in TESTS.rglob("*.py") if "support" not in file.parts)
 
 
-def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+@cache
+def functions(file: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The functions of a module, without those inside other functions and classes."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return (node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, kinds))
+    return [node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, kinds)]
 
 
 def test_every_module_has_its_test_where_the_mirror_says() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from proof.arguments import at_least, seed_range
-from proof.parts import NICE, OWN_PROGRAMS, all_parts, torture_files
+from proof.parts import COMPUTING, MEASURED, NICE, OWN_PROGRAMS, TESTING, WAITING, all_parts, torture_files
 from tests.support import ROOT
 from tests.support.servers import _is_alive
 from tests.support.torture_results import repeat_command
@@ -78,10 +78,60 @@ def test_interrupt_ends_the_processes_of_every_part(tmp_path: Path) -> None:
         wait_until(lambda pid=pid: not _is_alive(pid), "the part and its own process have ended")  # type: ignore[misc]
 
 
+LANES = """
+import sys
+from proof.parts import COMPUTING, MEASURED, TESTING, WAITING, Part
+from proof.torture import main
+modules = {"alone": MEASURED, "waiting": WAITING, "testing": TESTING, "computing": COMPUTING}
+sys.exit(main([Part(name, name, "It holds.", name, (), lane, 0.1, is_alone=name == "alone")
+               for name, lane in modules.items()]))
+"""
+RECORD = """
+import os, pathlib, sys, time
+from proof.results import write_result
+from tests.support.waiting import wait_until
+folder, name = pathlib.Path(os.environ["ONCEHOOK_PROOF_DIR"]), os.environ["ONCEHOOK_PROOF_PART"]
+began = time.monotonic()
+if name == "alone":
+    wait_until((folder / "computing.json").exists, "the part that takes the time that is left runs beside it")
+session = pathlib.Path("/proc/self/autogroup")
+write_result(name, {
+    "ok": True, "began": began, "ended": time.monotonic(), "nice": os.nice(0), "facts": [],
+    "session": session.read_text().split()[-1] if session.exists() else None,
+    "policy": os.sched_getscheduler(0) if hasattr(os, "SCHED_IDLE") else None,
+})
+"""
+
+
+def test_only_a_part_that_takes_the_time_that_is_left_runs_beside_the_load(tmp_path: Path) -> None:
+    names = ["alone", "waiting", "testing", "computing"]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(RECORD)
+    results = tmp_path / "results"
+    done = subprocess.run(
+        [sys.executable, "-c", LANES, "--results", str(results), *(f"--only={name}" for name in names)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {name: json.loads((results / f"{name}.json").read_text()) for name in names}
+    for name in ("waiting", "testing"):
+        assert found[name]["began"] > found["alone"]["ended"], f"{name} disturbed the part that is alone"
+    mine = os.nice(0)
+    lanes = {"alone": MEASURED, "waiting": WAITING, "testing": TESTING, "computing": COMPUTING}
+    for name, lane in lanes.items():
+        assert found[name]["nice"] == min(19, mine + NICE[lane])
+        assert found[name]["session"] in (None, str(NICE[lane])), "the session has another priority than its process"
+    if hasattr(os, "SCHED_IDLE"):
+        assert [name for name in names if found[name]["policy"] == os.SCHED_IDLE] == ["computing"]
+
+
 def test_every_torture_test_is_in_one_part() -> None:
     parts = all_parts()
     assert {part.lane for part in parts} == NICE.keys()
-    files = [argument for part in parts for argument in part.arguments if argument.startswith("tests/")]
+    files = [argument for part in parts for argument in part.arguments if argument.startswith(("tests/", "examples/"))]
     assert sorted([*files, *OWN_PROGRAMS]) == torture_files()
 
 
@@ -100,6 +150,7 @@ def test_bad():  # what it did is not counted
 """
 
 
+@pytest.mark.rest
 def test_counts_of_tests_in_several_processes_are_added_up(tmp_path: Path) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     command = ["-m", "pytest", "-q", "-p", "tests.support.torture_results", "-p", "no:cacheprovider", "-n", "2"]

@@ -112,6 +112,8 @@ async def test_an_event_whose_only_handler_died_is_set_aside_after_its_minute_on
         async with started("shop", *SHOP):
             await deliver_events(bystander, ("evt_1", "invoice.paid"))
             await eventually(lambda: rows(STATES) == [("processed", 1)])
+            elsewhere = bystander._runtime.roster.is_handled_elsewhere
+            await eventually(lambda: elsewhere("stripe", "invoice.paid"), "the shop is on the roster before it ends")
         await deliver_events(bystander, ("evt_2", "invoice.paid"), ("evt_3", "customer.created"))
         await eventually(lambda: unhandled_events(rows) == ["evt_3"], "only a type that was never handled is set aside")
         forget_dead_processes(rows)

@@ -15,7 +15,7 @@ from oncehook.effects.effect import Effect, EffectRegistry
 from oncehook.effects.tasks import TaskQueue, add_task_queue
 from tests.support.broker_servers import PASSWORD, RabbitServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.torture, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.rest, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

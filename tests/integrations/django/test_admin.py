@@ -92,6 +92,7 @@ def test_replay_queues_the_selected_events(project: Any) -> None:
     assert AuditEntry.objects.latest("id").actor == "django:jane"
 
 
+@pytest.mark.sampled(1)
 def test_rehearsal_shows_the_statements_and_changes_nothing(project: Any) -> None:
     client = signed_in("view_event", "rehearse_event")
     numbers = list(Invoice.objects.values_list("number", flat=True))

@@ -63,7 +63,7 @@ assert is_observed()
 child = os.fork()
 if child == 0:
     os._exit(0 if is_observed() else 42)
-assert os.waitpid(child, 0)[1] == 0, "the child has a thread of its own"
+assert os.waitpid(child, 0)[1] == 0, "the child has its own thread"
 """
 
 

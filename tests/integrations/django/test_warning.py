@@ -38,6 +38,7 @@ HANDLER = "@inbox.on('stripe', '*')\ndef handle(event): ..."
 WARNED = "django_orm_not_transactional: add oncehook.integrations.django to INSTALLED_APPS\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("django", "handler", "output"),
     [

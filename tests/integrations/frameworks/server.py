@@ -44,7 +44,9 @@ class Server:
             start_new_session=True,
         )
         no_keep_alive = httpx.Limits(max_keepalive_connections=0)  # uWSGI closes connections without saying so
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30, limits=no_keep_alive)
+        self.client = httpx.Client(
+            verify=False, base_url=f"http://127.0.0.1:{self.port}", timeout=30, limits=no_keep_alive
+        )
 
     def __enter__(self) -> Self:
         wait_until(self._answers, "the server answers", within=60, ignore=(httpx.TransportError,))

@@ -72,6 +72,7 @@ only_sqlite = pytest.mark.parametrize("driver", SQLITE, indirect=True)
 everywhere = pytest.mark.parametrize("driver", [*POSTGRES, "psycopg async", *SQLITE], indirect=True)
 
 
+@pytest.mark.sampled(8)
 @only_postgres
 @pytest.mark.parametrize("left", sessions.LEFT)
 async def test_postgres_session_state_reaches_neither_other_handlers_nor_the_app(
@@ -92,6 +93,7 @@ async def test_postgres_session_state_reaches_neither_other_handlers_nor_the_app
         assert len(backends) == 1, "the connection must be cleaned, not closed"
 
 
+@pytest.mark.sampled(5)
 @only_sqlite
 @pytest.mark.parametrize("left", sessions.SQLITE_LEFT)
 async def test_sqlite_session_state_reaches_neither_other_handlers_nor_the_app(

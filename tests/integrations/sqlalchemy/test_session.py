@@ -76,6 +76,7 @@ async def test_savepoint_rolls_back_only_its_own_block(inbox: Inbox, rows: Rows,
     assert rows(INVOICES) == [("in_kept", "paid"), ("in_outer", "paid")]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("verb", ["commit", "rollback", "close", "begin"])
 async def test_session_methods_that_end_the_transaction_are_an_error(
     inbox: Inbox, rows: Rows, on_paid: Any, verb: str

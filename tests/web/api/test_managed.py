@@ -1,4 +1,4 @@
-"""API endpoints of managed sources and tenants: each change, what is refused, and who may change them."""
+"""API endpoints of managed sources and tenants: each change, the refusals, and who may change them."""
 
 from collections.abc import AsyncIterator, Callable
 

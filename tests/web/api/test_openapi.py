@@ -24,7 +24,7 @@ from tests.support.email_payloads import postmark_bounce
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import Process, process, write_config
 
-EXAMPLES = 3  # of each mode and operation
+EXAMPLES = 2  # of each mode and operation
 
 
 @pytest.fixture(scope="module")
