@@ -21,7 +21,7 @@ def open_page(browser: Browser, width: int) -> tuple[Page, list[str]]:
     return page, problems
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rest
 @pytest.mark.parametrize("width", [1280, 390])
 def test_page_of_the_site_fits_the_window_and_loads_nothing_else(
     chromium: Browser, docs_site: Path, width: int

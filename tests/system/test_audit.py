@@ -19,7 +19,7 @@ def recipe(target: str) -> str:
     return done.stdout
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rest
 @pytest.mark.parametrize("lock", ["run", "image"])
 def test_sbom_names_every_locked_package_with_its_hashes(tmp_path: Path, lock: str) -> None:
     found = re.search(r"\S+/cyclonedx-py .*?json(?=\s)", recipe("sbom").replace("\\\n", ""))

@@ -346,6 +346,7 @@ def test_documentation_does_not_show_the_runtime() -> None:
     assert shown == []
 
 
+@pytest.mark.rest
 def test_code_of_the_documentation_passes_a_type_checker(tmp_path: Path) -> None:
     """Whatever a reader copies: no forgotten `await`, and the kind of event that each handler gets."""
     for page in [page for page in PAGES if page.relative_to(ROOT).as_posix() not in DJANGO_PAGES]:
