@@ -57,6 +57,14 @@ async def test_soft_bounces_of_one_message_count_once(store: Store) -> None:
     assert await email.can_send("jane@example.com")
 
 
+async def test_soft_bounces_without_a_message_id_all_count(store: Store) -> None:
+    email = Email.of(store, Settings(email_soft_bounces=3))
+    for number in range(3):
+        assert await email.can_send("jane@example.com"), f"{number} soft bounces are fewer than three"
+        await record_facts(store, [make_fact(number, "bounced", number, bounce="soft", message_id="")])
+    assert not await email.can_send("jane@example.com")
+
+
 async def test_concurrent_soft_bounces_are_all_counted(store: Store) -> None:
     email = Email.of(store, Settings())
     for round_ in range(20):

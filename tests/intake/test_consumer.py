@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oncehook import Inbox
 from oncehook.intake.broker import Message
 from oncehook.intake.consumer import IntakeConsumer
+from oncehook.intake.kafka import KafkaBroker
 from oncehook.intake.reader import MessageReader
+from oncehook.model.errors import BrokerUnavailable
 from oncehook.model.receipt import Filter
 from oncehook.testing import deliver
 from tests.support.encryption import ring
@@ -75,6 +78,30 @@ async def test_message_whose_reading_fails_unexpectedly_is_set_aside(
             return await event_ids(inbox) == ["evt_good"] and await queue.dead() == 1
 
         await eventually(is_settled, "the other message is claimed, and the one that fails is kept")
+
+
+@pytest.mark.parametrize("queue", ["kafka"], indirect=True)  # SQS and NATS deliver again by themselves
+async def test_messages_whose_rejection_fails_are_delivered_and_rejected_again(
+    sqlite: str, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reject, failures = KafkaBroker.reject, ["the broker is down"]
+
+    async def fail_once(broker: KafkaBroker, *args: Any) -> None:
+        if failures:
+            raise BrokerUnavailable(failures.pop())
+        await reject(broker, *args)
+
+    monkeypatch.setattr(KafkaBroker, "reject", fail_once)
+    for number in range(8):
+        await queue.put(b"%d is not sealed" % number)
+    inbox = intake_inbox(sqlite, queue)
+    async with inbox.lifespan():
+
+        async def are_rejected() -> bool:
+            return await queue.dead() == 8 and await queue.messages() == 0
+
+        await eventually(are_rejected, "every message is set aside, and none is held")
+    assert failures == [], "the first rejection must have failed"
 
 
 @pytest.mark.parametrize("queue", ["sqs", "nats"], indirect=True)  # the mock of Kafka takes ten seconds

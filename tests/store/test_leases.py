@@ -120,6 +120,14 @@ async def test_inline_receipt_is_leased_only_while_it_is_retrying_or_expired(sto
     assert await store.leases.take(10, 30, "worker") == [], "workers never lease inline receipts"
 
 
+async def test_inline_receipt_that_is_released_waits_for_its_redelivery(store: Store, rows: Rows) -> None:
+    (claimed,) = await store.claims.insert([make_claim("evt_1", inline_seconds=60.0, status=State.PROCESSING)])
+    assert await store.leases.release([(claimed.receipt, 0)], 60.0) == 1
+    assert rows("SELECT status, attempts FROM webhook_receipts") == [("retrying", 0)]
+    leased = await store.leases.take_one(claimed.receipt, 30, "worker")
+    assert leased is not None and leased.attempt == 1
+
+
 async def test_inline_receipt_is_abandoned_when_its_provider_stops_retrying(store: Store, rows: Rows) -> None:
     (claimed,) = await store.claims.insert([make_claim("evt_1", inline_seconds=60.0, status=State.PROCESSING)])
     await store.leases.settle([Settled(claimed.receipt, 0, State.RETRYING, "retrying", after=60.0, error="E: no")])

@@ -11,7 +11,7 @@ from oncehook import Event, Inbox, Retry
 from oncehook.operations.forget import forget
 from oncehook.testing import drain
 from tests.support.events import Rows
-from tests.support.waiting import eventually, hang
+from tests.support.waiting import eventually, hang, let_time_pass
 from tests.support.work import HISTORY, QUICK, STATES, claim, receipts_are
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +36,27 @@ async def test_one_failing_event_of_a_batch_does_not_fail_the_others(inbox: Inbo
     assert len(rows("SELECT DISTINCT event_id FROM ledger")) == 49
     assert rows("SELECT count(*) FROM ledger") == [(49,)]
     assert rows("SELECT event_id, attempts FROM webhook_receipts WHERE status = 'failed'") == [("evt_13", 1)]
+
+
+async def test_leases_of_events_that_wait_for_their_own_attempt_are_extended(
+    inbox: Inbox, rows: Rows, insert: str
+) -> None:
+    """The attempts one by one take longer than a lease, which is 1.5 s here, and than the timeout of a handler."""
+    calls: list[str] = []
+
+    @inbox.on("stripe", "invoice.paid", batch=10, timeout=2.0)
+    async def paid(events: list[Event], tx: Any) -> None:
+        if len(events) > 1:
+            raise ValueError("not together")
+        calls.append(events[0].id)
+        await let_time_pass(0.6)
+        await tx.execute(insert, events[0].id, "")
+
+    await claim(inbox, *(f"evt_{n}" for n in range(1, 9)))
+    inbox._runtime.start_worker()
+    await eventually(receipts_are(rows, "processed", 8), "every event is processed")
+    assert [row[:3] for row in rows(STATES)] == [(f"evt_{n}", "processed", 1) for n in range(1, 9)]
+    assert len(calls) == 8, "no event is handled again because its lease expired"
 
 
 async def test_an_erased_event_of_a_batch_fails_without_its_handler(inbox: Inbox, rows: Rows, insert: str) -> None:

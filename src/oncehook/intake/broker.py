@@ -78,7 +78,8 @@ class Broker(Protocol):
     async def reject(self, message: Message, reason: str) -> None:
         """Set a message aside that can never be claimed, without losing it. Other messages must not wait for it.
 
-        The message goes to the queue's dead letters, or stays where an operator finds it.
+        The message goes to the queue's dead letters, or stays where an operator finds it. If this fails, the consumer
+        releases the message.
         """
 
     async def status(self) -> QueueStatus:

@@ -120,7 +120,6 @@ class IntakeConsumer:
                 errors = await self._settle(held)
                 if held and not parked and all(isinstance(error, SealKeyMissing) for error in errors):
                     await self._park(held)
-                    held.clear()
                 if held:
                     await backoff.wait()
         finally:
@@ -131,14 +130,16 @@ class IntakeConsumer:
                 with suppress(BrokerUnavailable):
                     await self.broker.release(held)
 
-    async def _park(self, messages: Sequence[Message]) -> None:
+    async def _park(self, held: list[Message]) -> None:
+        """Let another task hold these messages, or reject them, and remove them from `held`."""
         if len(self._parked) >= MAX_PARKED:
-            for message in messages:
-                await self._reject(message, Rejected("bad_signature", "the key that sealed the message is missing"))
+            missing = Rejected("bad_signature", "the key that sealed the message is missing")
+            await self._reject(held, [(message, missing) for message in held])
             return
-        task = asyncio.create_task(self._take(list(messages), parked=True))
+        task = asyncio.create_task(self._take(list(held), parked=True))
         self._parked.add(task)
         task.add_done_callback(self._parked.discard)
+        held.clear()
 
     async def _settle(self, held: list[Message]) -> list[Unavailable]:
         """Try to claim every message, and remove those from `held` that are claimed or rejected.
@@ -146,21 +147,22 @@ class IntakeConsumer:
         Returns why the others cannot be claimed now.
         """
         results = list(zip(held, await asyncio.gather(*map(self._claim, held)), strict=True))
-        held[:] = [message for message, error in results if isinstance(error, Unavailable)]
+        held[:] = [message for message, error in results if error is not None]
         errors = [error for _, error in results if isinstance(error, Unavailable)]
         self._set_problem(errors[0] if errors else None)
         claimed = [message for message, error in results if error is None]
         if claimed:
             await self.broker.ack(claimed)
             await self._reader.discard(claimed)
-        for message, error in results:
-            if isinstance(error, Rejected):
-                await self._reject(message, error)
+        await self._reject(held, [(message, error) for message, error in results if isinstance(error, Rejected)])
         return errors
 
-    async def _reject(self, message: Message, error: Rejected) -> None:
-        self._note_rejection(self.source, Delivery(message.body, message.headers), error)
-        await self.broker.reject(message, error.reason)
+    async def _reject(self, held: list[Message], rejections: Sequence[tuple[Message, Rejected]]) -> None:
+        """Reject messages, and remove each from `held`. If the broker fails, the others are still held."""
+        for message, error in rejections:
+            await self.broker.reject(message, error.reason)
+            held.remove(message)
+            self._note_rejection(self.source, Delivery(message.body, message.headers), error)
 
     async def _claim(self, message: Message) -> Rejected | Unavailable | None:
         """Claim the events of a message. Returns None once they are committed, or why they cannot be."""

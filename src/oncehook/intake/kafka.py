@@ -100,9 +100,6 @@ class KafkaBroker:
             await self._send(rejected, outgoing)
         except NotStored:
             pass
-        except BrokerUnavailable:
-            await self.release([message])
-            raise
         await self.ack([message])
 
     async def status(self) -> QueueStatus:
