@@ -6,6 +6,7 @@ from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.store import make_standby
 from oncehook.store.postgres.replica import PostgresStandby
+from tests.support.proxy import proxied
 from tests.support.servers import Postgres, free_port
 from tests.support.stores import open_store
 
@@ -21,6 +22,17 @@ async def test_position_of_the_primary_names_the_database(postgres: Postgres) ->
         elsewhere = await standby.primary_position(second.database.executor)
     assert first.database == again.database != elsewhere.database
     assert again.position >= first.position > 0 and not first.is_standby
+
+
+async def test_read_ends_with_its_statement(postgres: Postgres) -> None:
+    """A statement after it, such as a reset of the session, could fail with a standby that goes away."""
+    async with proxied(postgres.database(migrated=True)) as (proxy, address):
+        standby = PostgresStandby(address, 5.0)
+        await standby.open()
+        proxy.lose_request(b"RESET ALL")
+        for _ in range(2):
+            assert (await standby.position()).position >= 0
+        await standby.close()
 
 
 async def test_standby_that_is_down_is_unavailable_and_opens_later() -> None:

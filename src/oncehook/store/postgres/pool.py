@@ -93,7 +93,7 @@ class PostgresPool:
                 timeout=self.settings.claim_timeout,
                 command_timeout=self.settings.claim_timeout / 2,
                 init=self._compare_identity,
-                reset=_skip_reset,
+                reset=skip_reset,
                 server_settings={"application_name": "oncehook"},
                 **self.cache_options(),
             )
@@ -330,7 +330,7 @@ async def _connect(address: str, **options: Any) -> Any:
     return await hosts.connect(address, seconds=options.pop("timeout"), **options)
 
 
-async def _skip_reset(connection: Any) -> None:
+async def skip_reset(connection: Any) -> None:
     """Replace asyncpg's reset, which costs a round trip. No handler uses these sessions, so they never change."""
 
 

@@ -1,5 +1,6 @@
 """The connections to a standby of PostgreSQL."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import asyncpg
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.store.executor import Executor
 from oncehook.store.postgres.executor import PostgresExecutor
-from oncehook.store.postgres.pool import CONNECTION_LOST, error_summary
+from oncehook.store.postgres.pool import CONNECTION_LOST, error_summary, skip_reset
 from oncehook.store.replica import Position
 
 CONNECTIONS = 4
@@ -39,6 +40,7 @@ class PostgresStandby:
             max_size=CONNECTIONS,
             timeout=self._seconds,
             command_timeout=self._seconds / 2,
+            reset=skip_reset,
             statement_cache_size=0,
             server_settings={"application_name": "oncehook reads"},
         )
@@ -60,7 +62,11 @@ class PostgresStandby:
             raise StoreUnavailable("the read replica is not open")
         try:
             async with self._pool.acquire(timeout=self._seconds) as connection:
-                yield connection
+                try:
+                    yield connection
+                except (*CONNECTION_LOST, asyncio.CancelledError):
+                    connection.terminate()  # its reply was lost or comes too late
+                    raise
         except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
             raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
 
