@@ -45,7 +45,7 @@ shop: .venv/ready-for-tests
 	$(BIN)/python -m examples.shop $(PORT)
 
 test: programs check
-	$(BIN)/python -m pytest -n 6 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
+	$(BIN)/python -m pytest -n 5 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
 
 setup: programs
 
@@ -57,7 +57,7 @@ test-unit: .venv/ready-for-tests
 	$(BIN)/python -m pytest -q -m unit $(ARGS)
 
 test-rest: programs
-	$(BIN)/python -m pytest -n 6 --dist loadgroup -q -m rest --rest $(ARGS)
+	$(BIN)/python -m pytest -n 5 --dist loadgroup -q -m rest --rest $(ARGS)
 
 test-changed: .venv/ready-for-tests
 	@tests="$$($(BIN)/python -m tests.support.changed $(BASE))"; \
@@ -66,13 +66,13 @@ test-changed: .venv/ready-for-tests
 
 # Without the tests that measuring itself changes: which modules an import loads, and a time.
 coverage: programs
-	$(BIN)/python -m pytest -n 6 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json \
+	$(BIN)/python -m pytest -n 5 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json \
 	  --deselect tests/system/test_import.py \
 	  --deselect tests/providers/test_verify.py::test_verify_takes_at_most_the_time_of_three_hmacs $(ARGS)
 	$(BIN)/python -m tests.support.coverage_report coverage.json
 
 test-plain: programs
-	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 6 --dist loadgroup -q $(ARGS)
+	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 5 --dist loadgroup -q $(ARGS)
 
 # The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: the code that depends on the internals of other libraries.
 VERSION_TESTS := tests/receiver/test_steps.py tests/receiver/test_fast_protocol.py \

@@ -79,7 +79,7 @@ RIGHT = (
     ),
     Model("3 processes, 2 faults", processes=3, bounds={"MaxDeliveries": 2, "MaxFaults": 2}),
     Model("2 consumers, 2 faults", consumers=("main", "audit"), bounds={"MaxAttempts": 1, "MaxFaults": 2}),
-    Model("liveness, 3 faults", liveness=True, bounds={"MaxEffectAttempts": 2, "MaxFaults": 3}),
+    Model("liveness, 2 faults", liveness=True, bounds={"MaxEffectAttempts": 2, "MaxFaults": 2}),
 )
 TWO = ("main", "audit")
 REPLAY = {"MaxReplays": 1, "MaxAttempts": 1, "MaxFaults": 0}

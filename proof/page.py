@@ -176,7 +176,7 @@ def _run(data: dict[str, Any]) -> str:
         ("cores", str(data["cores"])),
     ]
     if data["seconds"] is not None:
-        rows.append(("duration, three parts at a time", minutes(data["seconds"])))
+        rows.append(("duration, several parts at a time", minutes(data["seconds"])))
     return table(("the last run", ""), rows)
 
 

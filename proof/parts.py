@@ -92,7 +92,7 @@ def all_parts() -> list[Part]:
         Part(
             "database-kills", "PostgreSQL killed under load",
             "SIGKILL of the whole PostgreSQL server under load loses no acked event.",
-            "proof.deliveries", ("--kills", "20", "--deliveries", "5000"), MEASURED, 2.7, ("I1", "I4", "I8", "I15"),
+            "proof.deliveries", ("--kills", "20", "--deliveries", "2500"), MEASURED, 2.0, ("I1", "I4", "I8", "I15"),
         ),
         Part(
             "power-loss", "Power loss", "A power cut at any moment loses no acked event.",

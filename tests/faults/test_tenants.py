@@ -53,7 +53,7 @@ class Size:
 
 
 SMALL = Size(tenants=60, events=5, processes=2, flood=600, cache=20)
-MEDIUM = Size(tenants=1_000, events=5, processes=4, flood=3_000, cache=100)
+MEDIUM = Size(tenants=500, events=4, processes=4, flood=1_500, cache=50)
 LARGE = Size(tenants=10_000, events=20, processes=4, flood=10_000, cache=1_000)
 SIZES = [
     pytest.param(SMALL, id="small"),

@@ -393,7 +393,7 @@ def test_random_sequence_of_steps_agrees_with_the_model(kind: str, examples: int
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", (150, 2000)), ("postgres", (50, 400))])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", (80, 2000)), ("postgres", (25, 400))])
 def test_many_random_sequences_of_steps_agree_with_the_model(
     kind: str, examples: tuple[int, int], postgres: Postgres, repetitions: Repetitions
 ) -> None:
