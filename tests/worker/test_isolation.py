@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from oncehook import Event, Inbox
+from oncehook.store.leases import SqlLeaseStore
 from oncehook.worker import worker
 from tests.support.consumers import all_are, outcomes_are, send
 from tests.support.events import Rows
@@ -49,9 +51,18 @@ async def test_crashed_receipts_of_every_consumer_run_while_no_other_consumer_ru
     assert rows("SELECT DISTINCT attempts FROM webhook_receipts WHERE consumer = 'main'") == [(1,)]
 
 
-async def test_leases_of_other_consumers_are_released_before_a_crashed_receipt_runs(shop: Inbox, rows: Rows) -> None:
+async def test_leases_of_other_consumers_are_released_before_a_crashed_receipt_runs(
+    shop: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leased: list[int] = []
     release = asyncio.Event()
+    release_leases = SqlLeaseStore.release
+
+    async def release_slowly(self: SqlLeaseStore, *args: Any, **options: Any) -> Any:
+        await let_time_pass(0.1)
+        return await release_leases(self, *args, **options)
+
+    monkeypatch.setattr(SqlLeaseStore, "release", release_slowly)
 
     @shop.on("stripe", "*")
     async def wait(event: Event) -> None:

@@ -91,6 +91,7 @@ class Worker:
         self._known_paused: frozenset[str] = frozenset()
         self._is_paused = False  # the whole consumer
         self._is_leasing = False
+        self._releasing = 0  # leases that are being released
         self._running: set[asyncio.Task[Any]] = set()
         self._wakeup = asyncio.Event()  # receipts may be due, or a slot is free
         self._stop_requested = asyncio.Event()
@@ -113,7 +114,7 @@ class Worker:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing runs, and no receipt is leased that has not started."""
-        return not self._running and not self._ready and not self._is_leasing
+        return not (self._running or self._ready or self._is_leasing or self._releasing)
 
     async def stop(self, grace: float = 30.0) -> None:
         """Stop leasing, let running handlers finish within `grace` seconds, and release unstarted receipts."""
@@ -184,6 +185,7 @@ class Worker:
         for lease in keys:
             self.processor.heartbeat.drop(lease)
         if keys:
+            self._releasing += len(keys)
             try:
                 await self.leases.release(keys)
                 self.announce()
@@ -191,6 +193,9 @@ class Worker:
                     self.feed.postponed([receipt for receipt, _ in keys], 0.0)
             except Unavailable as error:
                 signals.emit("release_failed", count=len(keys), detail=error.detail)
+            finally:
+                self._releasing -= len(keys)
+                self.isolation.notify(self)
             self.feed.ended(receipt for receipt, _ in keys)
 
     # -- feeding --------------------------------------------------------------------------------------------------
