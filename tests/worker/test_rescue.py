@@ -1,12 +1,15 @@
 """Receipts whose lease has expired are rescued, and become dead letters after their attempts."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from oncehook import Event, Inbox, Retry
-from oncehook.worker.rescue import rescue
+from oncehook.store.postgres.session import session_name
+from oncehook.worker.rescue import keep_rescuing, rescue
 from tests.support.events import Rows
 from tests.support.waiting import eventually
 from tests.support.work import STATES, claim
@@ -62,3 +65,22 @@ async def test_a_live_lease_is_not_rescued(inbox: Inbox, rows: Rows) -> None:
     runtime = inbox._runtime
     assert await rescue(runtime.store, runtime.handlers, runtime.sources) == 0
     assert rows("SELECT status FROM webhook_receipts") == [("processing",)]
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+async def test_session_of_a_crashed_worker_that_was_just_in_use_is_ended_by_a_later_scan(
+    inbox: Inbox, database: str, rows: Rows
+) -> None:
+    """Its transaction holds locks. The first scan leaves a session alone that was in use in the last second."""
+    await claim(inbox, "evt_1")
+    await inbox._runtime.store.leases.take(1, 30, "gone")
+    rows(EXPIRED)
+    runtime = inbox._runtime
+    with psycopg.connect(database, application_name=session_name("gone")) as session:
+        session.execute("SELECT 1")
+        scans = asyncio.create_task(keep_rescuing(runtime.store, runtime.handlers, runtime.sources, 0.2))
+        open_ = f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{session_name('gone')}'"
+        await eventually(lambda: not rows(open_), "a later scan ends the session")
+        scans.cancel()
+        with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+            session.execute("SELECT 1")

@@ -5,7 +5,8 @@ Every worker scans for expired leases every `lease / 3` seconds. So a receipt is
 `lease * 4 / 3` after the last extension. A process leaves receipts to the processes that have their handlers.
 
 If the host of a worker vanishes, the database keeps its sessions open, with the locks of its handlers. The next attempt
-would wait for those locks and fail, so the rescue ends these sessions.
+would wait for those locks and fail, so the rescue ends these sessions. A session that is not idle yet is ended by one of
+the next scans.
 """
 
 import asyncio
@@ -24,6 +25,9 @@ from oncehook.store.store import Store
 from oncehook.worker.clock_watch import ClockWatch
 
 PAGE = 200
+SESSION_SCANS = 7
+"""For how many scans the sessions of a crashed worker are ended: more than two leases. After that time, PostgreSQL has
+ended a session whose client does not confirm what it receives."""
 UNKNOWN = Retry(attempts=2**31)
 """The policy for a receipt that no process handles. It waits for a process with a handler."""
 ABANDONED = "the provider stopped retrying"
@@ -41,16 +45,42 @@ def not_elsewhere(source: str, type_: str, consumer: str) -> bool:
     return False
 
 
-async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = not_elsewhere) -> int:
+class CrashedWorkers:
+    """The workers whose sessions are to be ended, and for how many scans."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._scans: dict[str, int] = {}
+
+    def add(self, worker: str) -> None:
+        self._scans[worker] = SESSION_SCANS
+
+    async def end_sessions(self) -> None:
+        """End their idle sessions. A running statement, or one that has just ended, is left to the next call."""
+        for worker, scans in sorted(self._scans.items()):
+            await self._store.leases.end_sessions(worker)
+            self._scans[worker] = scans - 1
+        self._scans = {worker: scans for worker, scans in self._scans.items() if scans > 0}
+
+
+async def rescue(
+    store: Store,
+    handlers: Handlers,
+    sources: Sources,
+    elsewhere: Elsewhere = not_elsewhere,
+    crashed: CrashedWorkers | None = None,
+) -> int:
     """Rescue all receipts whose lease has expired, and return their number.
 
     A receipt without attempts left becomes a dead letter. The process with the handler knows how many attempts there
-    are, so receipts of handlers in other processes are left to those.
+    are, so receipts of handlers in other processes are left to those. `crashed` are the workers of earlier scans.
     """
+    crashed = CrashedWorkers(store) if crashed is None else crashed
     rescued = after = 0
     while True:
         page = await store.leases.expired(PAGE, after)
         if not page:
+            await crashed.end_sessions()
             return rescued
         after = page[-1].receipt
         page = [row for row in page if _may_rescue(row, handlers, elsewhere)]
@@ -60,8 +90,7 @@ async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: 
         for row, result in zip(page, settled, strict=True):
             if result.receipt in landed:
                 signals.record_expired_lease(row, result)
-        for worker in sorted({str(row.worker) for row in page if row.receipt in landed}):
-            await store.leases.end_sessions(worker)
+                crashed.add(str(row.worker))
 
 
 def _may_rescue(row: ExpiredReceipt, handlers: Handlers, elsewhere: Elsewhere) -> bool:
@@ -101,11 +130,11 @@ async def keep_rescuing(
     store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere = not_elsewhere
 ) -> None:
     """Rescue receipts every `every` seconds, until cancelled. Correct due times after the clock was set back."""
-    watch = ClockWatch(store)
+    watch, crashed = ClockWatch(store), CrashedWorkers(store)
     while True:
         await asyncio.sleep(every)
         try:
-            await rescue(store, handlers, sources, elsewhere)
+            await rescue(store, handlers, sources, elsewhere, crashed)
             await abandon(store)
             await watch.check()
             reach(Checkpoint.EXPIRED_LEASES_CHECKED)
