@@ -165,6 +165,23 @@ async def test_of_equal_event_ids_in_one_batch_only_the_first_is_fresh(store: Ga
     assert rows(COUNT) == [(2 + store.parallel,)]
 
 
+async def test_equal_event_ids_of_other_sources_and_tenants_in_one_batch_are_other_events(
+    store: GatedStore, rows: Rows
+) -> None:
+    claimer = make_claimer(store)
+    held = await fill_all_commits(claimer, store)
+    owners = [{}, {"source": "github"}, {"tenant": "acme"}, {"tenant": "globex"}]
+    tasks = await start(claimer, *([make_claim("evt_1", **owner)] for owner in owners))
+    store.gate.set()
+    results = [claimed for (claimed,) in await asyncio.gather(*tasks)]
+    await asyncio.gather(*held)
+    assert store.batches[-1] == ["evt_1"] * 4, "all four share a batch"
+    assert [claimed.fresh for claimed in results] == [True] * 4
+    assert len({claimed.receipt for claimed in results}) == 4
+    stored = rows("SELECT source, tenant FROM webhook_receipts WHERE event_id = 'evt_1' ORDER BY id")
+    assert stored == [("stripe", ""), ("github", ""), ("stripe", "acme"), ("stripe", "globex")]
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_every_waiter_gets_the_results_of_its_own_claims(store: GatedStore, rows: Rows, seed: int) -> None:
     chance = random.Random(seed)

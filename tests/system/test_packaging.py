@@ -16,6 +16,8 @@ import readme_renderer.markdown
 from oncehook import __version__
 from tests.support import ROOT
 
+pytestmark = pytest.mark.xdist_group("packaging")  # the archives are built once
+
 REPOSITORY = "https://github.com/oncehook/oncehook"
 PICTURES = f"https://raw.githubusercontent.com/oncehook/oncehook/v{__version__}/"
 PAGES = f"{REPOSITORY}/blob/v{__version__}/"

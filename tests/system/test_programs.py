@@ -86,6 +86,7 @@ def run_tests(folder: Path, *options: str, **environment: str) -> tuple[int, str
     return done.returncode, done.stdout
 
 
+@pytest.mark.rest
 def test_tests_of_a_missing_program_are_skipped_with_one_summary_line(tmp_path: Path) -> None:
     status, output = run_tests(tmp_path, "-n", "1")
     assert status == 0 and "1 passed, 3 skipped" in output, output

@@ -103,6 +103,7 @@ write_result(name, {
 """
 
 
+@pytest.mark.rest
 def test_only_a_part_that_takes_the_time_that_is_left_runs_beside_the_load(tmp_path: Path) -> None:
     names = ["alone", "waiting", "testing", "computing"]
     for name in names:
@@ -186,6 +187,7 @@ def test_options_that_are_no_numbers_or_seeds_are_errors() -> None:
             at_least(2)(text)
 
 
+@pytest.mark.rest
 def test_longest_runs_need_an_option() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/faults/test_soak.py"]
 

@@ -5,8 +5,8 @@ Every worker scans for expired leases every `lease / 3` seconds. So a receipt is
 `lease * 4 / 3` after the last extension. A process leaves receipts to the processes that have their handlers.
 
 If the host of a worker vanishes, the database keeps its sessions open, with the locks of its handlers. The next attempt
-would wait for those locks and fail, so the rescue ends these sessions. A session that is not idle yet is ended by one of
-the next scans.
+would wait for those locks and fail, so the rescue ends these sessions. One of the next scans ends a session that is not
+idle yet.
 """
 
 import asyncio
