@@ -120,11 +120,12 @@ def test_a_log_line_contains_only_the_origin_of_an_address(url: str) -> None:
     assert signals.redacted_target("topic", "a/b") == "a/b"
 
 
-async def test_a_private_address_is_requested_only_if_the_configuration_names_it(
-    make_posting_inbox: Callable[..., Inbox], rows: Rows
+@pytest.mark.parametrize("named", [None, "https://127.0.0.1:{port}", "http://127.0.0.1", "http://127.0.0.2:{port}"])
+async def test_a_private_address_is_requested_only_if_the_configuration_names_its_origin(
+    make_posting_inbox: Callable[..., Inbox], rows: Rows, named: str | None
 ) -> None:
     async with receiving(http_response(200)) as canary:
-        inbox = make_posting_inbox(canary.url)
+        inbox = make_posting_inbox(canary.url, *([] if named is None else [named.format(port=canary.port)]))
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             await eventually(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)

@@ -143,12 +143,17 @@ async def test_forgetting_erases_mentions_in_other_rows_consistently(store: Stor
     mention = make_fact(
         5, "bounced", 0, "joe@example.com", bounce="soft", reason="550 no", metadata='{"cc":"jane@example.com"}'
     )
-    await record_facts(store, [mention])
+    without_reason = [
+        make_fact(6, "delivered", 0, "joe@example.com", metadata='{"cc":"Jane@example.com"}'),
+        make_fact(7, "delivered", 0, "joe@example.com", tags='["jane@example.com"]', metadata='{"a":1}'),
+    ]
+    await record_facts(store, [mention, *without_reason])
     await email.suppress("ann@example.com", actor="ops", note="said jane@example.com")
     assert await email.knows("jane@example.com")
-    assert await email.forget("jane@example.com", actor="ops") == 2
+    assert await email.forget("jane@example.com", actor="ops") == 4
     assert not await email.knows("jane@example.com")
-    assert rows("SELECT reason, metadata FROM webhook_email_events") == [("550 no", "{}")]
+    facts = rows("SELECT reason, tags, metadata FROM webhook_email_events ORDER BY message_id")
+    assert facts == [("550 no", "[]", "{}"), (None, "[]", "{}"), (None, "[]", '{"a":1}')]
     assert rows("SELECT address, note FROM webhook_suppressions") == [("ann@example.com", None)]
     assert (await email.verify()).differences == []
 

@@ -9,7 +9,7 @@ import pytest
 from oncehook import Event, Inbox, Retry, TransactionClosed
 from oncehook.effects.effect import EffectRefused
 from oncehook.handlers.order import Advance
-from oncehook.handlers.outbox import AlreadyHandled, EffectRequest, NotAwaited, Outbox
+from oncehook.handlers.outbox import AlreadyHandled, DeferredCall, EffectRequest, NotAwaited, Outbox
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.states import State
 from oncehook.testing import drain
@@ -56,6 +56,26 @@ async def test_calls_can_be_gathered_and_run_once(inbox: Inbox, rows: Rows) -> N
     await claim(inbox, "evt_1")
     await drain(inbox, effects=False)
     assert (answers, rows(KEYS)) == ([True, True, False], [("mail:1",), ("mail:2",)])
+
+
+async def test_effect_that_is_requested_while_another_is_written_is_written_too(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, leased = await open_outbox(inbox)
+    run_query = outbox.run_query
+    during: list[DeferredCall[bool]] = []
+
+    async def request_meanwhile(*arguments: Any) -> Any:
+        found = await run_query(*arguments)
+        if not during:
+            during.append(outbox.effect(leased, "mail:2", "send", {}, None))
+        return found
+
+    monkeypatch.setattr(outbox, "run_query", request_meanwhile)
+    assert await outbox.effect(leased, "mail:1", "send", {}, None)
+    assert await during[0], "the effect is new"
+    assert await outbox.settle(processed(leased)), "the lease is not lost"
+    assert rows(KEYS) == [("mail:1",), ("mail:2",)]
 
 
 async def test_cancelled_call_raises_in_its_task(inbox: Inbox) -> None:

@@ -10,6 +10,7 @@ from oncehook import Inbox
 from oncehook.intake.broker import Message
 from oncehook.intake.consumer import IntakeConsumer
 from oncehook.intake.kafka import KafkaBroker
+from oncehook.intake.nats import NatsBroker
 from oncehook.intake.reader import MessageReader
 from oncehook.model.errors import BrokerUnavailable
 from oncehook.model.receipt import Filter
@@ -121,6 +122,31 @@ async def test_message_that_is_sealed_with_a_missing_key_is_kept_until_the_proce
     complete.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake)
     async with complete.lifespan():
         await assert_claimed(complete, queue, "evt_1")
+
+
+@pytest.mark.parametrize("queue", ["nats"], indirect=True)
+async def test_held_message_is_extended_again_after_an_extension_has_failed(
+    sqlite: str, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the broker delivers it again and again, and sets it aside as a dead letter in the end."""
+    extended: list[int] = []
+    extend = NatsBroker.extend
+
+    async def fail_first(broker: NatsBroker, messages: Sequence[Message]) -> None:
+        extended.append(len(messages))
+        if len(extended) == 1:
+            raise BrokerUnavailable("the broker is down")
+        await extend(broker, messages)
+
+    monkeypatch.setattr(NatsBroker, "extend", fail_first)
+    monkeypatch.setattr(NatsBroker, "extend_every", 0.05)
+    receiver = Inbox(sqlite, worker=False, poll="50ms", keys=ring("2026b", "2026a"))
+    receiver.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake)
+    async with receiver.lifespan():
+        await send(receiver, "evt_1")
+    behind = intake_inbox(sqlite, queue)  # its key is missing, so it holds the message
+    async with behind.lifespan():
+        await eventually(lambda: extended[-2:] == [1, 1], "the consumer extends the message again")
 
 
 @pytest.mark.parametrize("queue", ["sqs"], indirect=True)

@@ -122,6 +122,29 @@ async def test_rotation_leaves_out_a_row_that_is_locked_and_reports_it(
         assert (done.resealed, done.locked, done.removable) == (1, 0, ["2026a"])
 
 
+async def test_key_that_another_process_used_during_the_rotation_is_not_removable(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    """The process has the keys in the old order, and stores a payload after the rotation of the payloads."""
+    await fill(make_inbox, "2026a")
+    rows("CREATE TABLE written_later AS SELECT * FROM webhook_payloads WHERE receipt_id = 2")
+    inbox = encrypted_inbox(make_inbox, "2026b", "2026a")
+    later: list[str] = []
+
+    def write_later(part: str, number: int) -> None:
+        if part != "payloads" and not later:
+            later.append(part)
+            rows("DELETE FROM webhook_payloads WHERE receipt_id = 2")
+            rows("INSERT INTO webhook_payloads SELECT * FROM written_later")
+
+    async with inbox.lifespan():
+        done = await rotate(inbox._runtime.store, write_later)
+        assert (done.resealed, done.locked, done.removable) == (3, 0, [])
+        assert sorted(rows("SELECT key_id FROM webhook_encryption_keys")) == [("2026a",), ("2026b",)]
+        again = await rotate(inbox._runtime.store)
+    assert later and (again.resealed, again.removable) == (1, ["2026a"])
+
+
 async def test_rotation_without_an_old_key_says_which_rows_it_left(make_inbox: Callable[..., Inbox]) -> None:
     await fill(make_inbox, "2026a", events=2)
     await fill(make_inbox, "2026b", "2026a", events=1)

@@ -108,3 +108,34 @@ async def test_crashed_receipt_that_runs_for_long_does_not_stop_other_consumers(
         await eventually(all_are(rows, "main", "processed", 2), "main continues")
         release.set()
         await eventually(all_are(rows, "ledger", "processed", 2))
+
+
+@pytest.mark.sampled(1)
+async def test_receipt_that_ends_early_does_not_end_the_isolation_of_the_next_one(
+    shop: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its own time. The second one still runs when the time of the first one would be over."""
+    monkeypatch.setattr(worker, "ISOLATED_SECONDS", 2.0)
+    started = asyncio.Event()
+    order: list[str] = []
+
+    @shop.on("stripe", "*", consumer="ledger")
+    async def crash(event: Event) -> None:
+        if event.id == "evt_2":
+            started.set()
+        await let_time_pass({"evt_1": 1.4, "evt_2": 1.0}.get(event.id, 0))
+        order.append(f"ledger {event.id}")
+
+    @shop.on("stripe", "*")
+    async def other(event: Event) -> None:
+        order.append(f"main {event.id}")
+
+    async with shop.lifespan():
+        await send(shop, "evt_1", "evt_2")
+        rows(CRASHED + "'ledger'")
+        shop._runtime.start_worker()
+        await asyncio.wait_for(started.wait(), 30)
+        await send(shop, "evt_3")
+        for consumer in ("main", "ledger"):
+            await eventually(all_are(rows, consumer, "processed", 3), f"{consumer} handles all events")
+    assert order.index("main evt_3") > order.index("ledger evt_2"), "main waits for the crashed receipt"

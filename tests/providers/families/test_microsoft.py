@@ -47,11 +47,18 @@ def token(number: int = 0, named: str | None = None, algorithm: str = "RS256", *
     return jwt.encode(claims, key(number), algorithm=algorithm, headers=headers)
 
 
+def element(*, state: str = STATE, rich: bool = True) -> dict[str, Any]:
+    """One of the notifications of a delivery. A rich one has the data of the resource."""
+    facts = {"id": "1", "clientState": state, "changeType": "created", "resource": "r", "resourceData": {"id": "m"}}
+    return {**facts, "encryptedContent": {"data": "x"}} if rich else facts
+
+
 def notification(*tokens: Any, state: str = STATE, rich: bool = True) -> Delivery:
-    one = {"id": "1", "clientState": state, "changeType": "created", "resource": "r", "resourceData": {"id": "m"}}
-    if rich:
-        one["encryptedContent"] = {"data": "x"}
-    body: dict[str, Any] = {"value": [one]}
+    return delivery_of([element(state=state, rich=rich)], *tokens)
+
+
+def delivery_of(elements: list[dict[str, Any]], *tokens: Any) -> Delivery:
+    body: dict[str, Any] = {"value": elements}
     if tokens:
         body["validationTokens"] = list(tokens)
     return Delivery.of(json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -142,6 +149,13 @@ async def test_unsigned_token_is_rejected() -> None:
 async def test_resource_data_without_a_token_is_rejected() -> None:
     assert not await is_accepted(source(), notification())
     assert await is_accepted(source(), notification(rich=False))
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+async def test_resource_data_in_any_notification_of_a_delivery_needs_a_token(position: int) -> None:
+    elements = [element(rich=number == position) for number in range(3)]
+    assert not await is_accepted(source(), delivery_of(elements))
+    assert await is_accepted(source(), delivery_of(elements, token()))
 
 
 async def test_nothing_is_fetched_for_a_wrong_client_state() -> None:
