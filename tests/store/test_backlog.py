@@ -136,6 +136,37 @@ async def test_floor_is_reset_when_the_last_pause_ends() -> None:
     assert (backlog.floor, backlog.sources) == (EARLIEST, frozenset())
 
 
+HERE, THERE = ("stripe", "*"), ("github", "push")
+
+
+@pytest.mark.parametrize("after", [Handled((HERE,)), Handled((HERE, THERE)), Handled((HERE, THERE), is_shared=True)])
+async def test_floor_is_searched_again_when_the_handled_types_change(after: Handled) -> None:
+    """A process takes over the backlog of another one, which was before the floor."""
+    clock = ManualClock()
+    database = Database(full("2026-11-15T09", first="2026-11-15T08"), full("2026-11-15T02", first="2026-11-15T01"))
+    backlog = Backlog(clock, EARLIEST)
+
+    async def search(after: str, size: int) -> DueWindow:
+        clock.advance(5)  # so that the next search would have to wait
+        return await database.window(after, size)
+
+    await backlog.refresh(database.sources, search, Handled((HERE,), is_shared=True))
+    assert backlog.floor == "2026-11-15T08"
+    clock.advance(2)
+    await backlog.refresh(database.sources, search, after)
+    assert backlog.floor == ("2026-11-15T01" if after.is_shared else EARLIEST)
+
+
+async def test_floor_is_reset_when_the_last_source_with_tenants_is_gone() -> None:
+    clock, database = ManualClock(), Database(full("2026-11-15T02", first="2026-11-15T01"))
+    backlog = Backlog(clock, EARLIEST)
+    await backlog.refresh(database.sources, database.window, has_tenants=True)
+    assert backlog.floor == "2026-11-15T01"
+    clock.advance(2)
+    await backlog.refresh(database.sources, database.window, has_tenants=False)
+    assert backlog.floor == EARLIEST
+
+
 async def test_process_may_lease_only_sources_that_it_handles_and_that_are_not_paused() -> None:
     database = Database(full("b", first="a"), paused=("stripe",))
     backlog = Backlog(ManualClock(), EARLIEST)

@@ -78,6 +78,15 @@ async def test_event_that_may_be_readable_later_is_postponed(
     assert (fields["source"], fields["receipt"]) == ("stripe", leased.receipt)
 
 
+@pytest.mark.parametrize("error", [KeyMissing("no key", "k1"), ObjectStoreUnavailable("it is down")])
+async def test_event_that_may_be_readable_later_waits_as_long_as_its_provider_retries(inbox: Inbox, error: Any) -> None:
+    """An inline event whose time is over becomes a dead letter."""
+    (leased,), (processor, heard) = await lease(inbox, "evt_1"), listen(inbox)
+    unreadable = replace(leased, body=None, payload_error=error)
+    assert await processor.process(unreadable, retry=Retry(attempts=5), retry_after=86_400.0) is None
+    assert heard == Heard(postponed=[([leased.receipt], 86_400.0)])
+
+
 async def test_event_whose_object_is_gone_fails_with_that_reason(inbox: Inbox, rows: Rows) -> None:
     (leased,), (processor, heard) = await lease(inbox, "evt_1"), listen(inbox)
     assert await processor.process(replace(leased, body=None, payload_error=ObjectMissing("its object is gone")))

@@ -50,8 +50,8 @@ class Fail(OncehookError):
 class Postpone(OncehookError):
     """Raised if an event cannot be handled now for a reason outside the event, such as no free thread.
 
-    The worker releases the receipt, and no attempt is counted. For an inline event, whose attempts are the provider's
-    deliveries, it counts as a failure.
+    The worker releases the receipt, and no attempt is counted. If the handler of an inline event raises it, the attempt
+    failed: the attempts of such an event are the provider's deliveries.
     """
 
     def __init__(self, reason: str, *, after: float) -> None:

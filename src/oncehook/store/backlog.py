@@ -35,6 +35,7 @@ class Backlog:
         self.floor = self._lowest = lowest  # no receipt that this process may lease is due before this time
         self._next_refresh = self._next_search = float("-inf")
         self._handled: Handled | None = None
+        self._had_to_skip = False
 
     async def refresh(
         self,
@@ -53,12 +54,13 @@ class Backlog:
             return
         paused = frozenset(await sources())
         must_skip = bool(paused) or has_tenants or (handled is not None and handled.is_shared)
-        changed = (paused, handled) != (self.sources, self._handled)
+        before = self.sources, self._handled, self._had_to_skip
+        changed = (paused, handled, must_skip) != before  # the floor may be too late for what may be leased now
         if changed or (must_skip and began >= self._next_search):
             self.floor = await self._find_floor(window) if must_skip else self._lowest
             took = self.clock.monotonic() - began
             self._next_search = began + took * (1 + SEARCH_INTERVAL_FACTOR)
-        self.sources, self._handled = paused, handled
+        self.sources, self._handled, self._had_to_skip = paused, handled, must_skip
         self._next_refresh = self.clock.monotonic() + REFRESH_SECONDS
 
     def invalidate(self) -> None:

@@ -106,7 +106,7 @@ class Processor:
                 self.announce()  # it is due now, and this worker may have no free slot
             return settled if landed else None
         except Postpone as error:
-            await self._release([leased], error.after)
+            await self._release([leased], error.after if retry is None else retry_after)
             return None
         except asyncio.CancelledError:  # the worker stops, so another worker takes the receipt
             await asyncio.shield(self._release([leased], retry_after))
