@@ -38,7 +38,7 @@ HEADER = """\
 
 # Proof
 
-A program has written this page from what `make torture`, or single parts of it, last ran and found. {verdict}
+`make torture` generates this page from its last run. Parts that were run separately are included. {verdict}
 
 This does not show that there is no bug. An ack covers a crash of the operating system and a power cut only with
 `synchronous=FULL` on SQLite, and with `fsync` and `synchronous_commit` on PostgreSQL; Oncehook does not start
@@ -46,8 +46,8 @@ otherwise. It covers a failover of PostgreSQL only with a synchronous standby, a
 Simulated power cuts drop, keep or tear unsynced writes of a file. They cannot test a disk that reports writes it has
 not made. [Guarantees](guarantees.md) names the tests behind each guarantee.
 """
-HELD = "No acked event was lost, and no event\nwas handled twice, under the faults below and within the bounds below."
-SO_FAR = "The parts that ran\nlost no acked event and handled none twice; {missing} of {all} parts were not run."
+HELD = "No acked\nevent was lost, and no event's writes were applied twice, under these faults and within these bounds."
+SO_FAR = "The parts\nthat ran lost no acked event and applied no writes twice; {missing} of {all} parts were not run."
 
 
 MUTATED = """\

@@ -140,7 +140,7 @@ def all_parts() -> list[Part]:
         ),
         Part(
             "checks", "Properties and hostile input",
-            "Random sequences, mutated deliveries and every order of events change no result, and nothing is raised.",
+            "Random sequences, mutated deliveries and every order of events give the same result, without an error.",
             "pytest", _tests(checks, 2), TESTING, 6.0, ("I9", "I10", "I14", "I18"), in_memory=True,
         ),
     ]  # fmt: skip

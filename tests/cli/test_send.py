@@ -112,6 +112,13 @@ def test_a_secret_that_cannot_sign_is_reported_with_the_expected_one(run: Run, i
     assert asymmetric.code == 2 and "signs with a private key: pass it with --secret file:key.pem" in asymmetric.error
 
 
+def test_provider_of_several_sources_is_not_enough_to_name_one(run: Run, in_folder: Path) -> None:
+    sources = "".join(f'[sources.{name}]\nprovider = "stripe"\nsecrets = ["whsec_{name}"]\n' for name in ("a", "b"))
+    (in_folder / "oncehook.toml").write_text(sources)
+    ran = run("send", "stripe", "invoice.paid")
+    assert (ran.code, ran.out) == (2, "") and "2 sources use stripe: name one of them (a, b)" in ran.error
+
+
 def test_a_field_of_a_body_that_is_not_json_and_an_empty_id_are_usage_errors(run: Run, in_folder: Path) -> None:
     write_config(in_folder, f"sqlite:///{in_folder}/inbox.db")
     (in_folder / "body.txt").write_text("not JSON")

@@ -131,14 +131,15 @@ async def test_held_message_is_extended_again_after_an_extension_has_failed(
     """Otherwise the broker delivers it again and again, and sets it aside as a dead letter in the end."""
     extended: list[int] = []
     extend = NatsBroker.extend
+    failures: list[str] = []
 
-    async def fail_first(broker: NatsBroker, messages: Sequence[Message]) -> None:
-        extended.append(len(messages))
-        if len(extended) == 1:
-            raise BrokerUnavailable("the broker is down")
+    async def fail_once(broker: NatsBroker, messages: Sequence[Message]) -> None:
+        if failures:
+            raise BrokerUnavailable(failures.pop())
         await extend(broker, messages)
+        extended.append(len(messages))
 
-    monkeypatch.setattr(NatsBroker, "extend", fail_first)
+    monkeypatch.setattr(NatsBroker, "extend", fail_once)
     monkeypatch.setattr(NatsBroker, "extend_every", 0.05)
     receiver = Inbox(sqlite, worker=False, poll="50ms", keys=ring("2026b", "2026a"))
     receiver.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake)
@@ -146,7 +147,12 @@ async def test_held_message_is_extended_again_after_an_extension_has_failed(
         await send(receiver, "evt_1")
     behind = intake_inbox(sqlite, queue)  # its key is missing, so it holds the message
     async with behind.lifespan():
-        await eventually(lambda: extended[-2:] == [1, 1], "the consumer extends the message again")
+        consumer = consumer_of(behind)
+        await eventually(lambda: consumer._parked and extended[-1:] == [1], "the message is held and extended")
+        failures.append("the broker is down")
+        await eventually(lambda: not failures, "an extension fails")
+        extended.clear()
+        await eventually(lambda: 1 in extended, "the consumer extends the message again", within=10)
 
 
 @pytest.mark.parametrize("queue", ["sqs"], indirect=True)

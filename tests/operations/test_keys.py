@@ -127,14 +127,15 @@ async def test_key_that_another_process_used_during_the_rotation_is_not_removabl
 ) -> None:
     """The process has the keys in the old order, and stores a payload after the rotation of the payloads."""
     await fill(make_inbox, "2026a")
-    rows("CREATE TABLE written_later AS SELECT * FROM webhook_payloads WHERE receipt_id = 2")
+    last = "(SELECT max(id) FROM webhook_receipts)"
+    rows(f"CREATE TABLE written_later AS SELECT * FROM webhook_payloads WHERE receipt_id = {last}")
     inbox = encrypted_inbox(make_inbox, "2026b", "2026a")
     later: list[str] = []
 
     def write_later(part: str, number: int) -> None:
         if part != "payloads" and not later:
             later.append(part)
-            rows("DELETE FROM webhook_payloads WHERE receipt_id = 2")
+            rows("DELETE FROM webhook_payloads WHERE receipt_id = (SELECT receipt_id FROM written_later)")
             rows("INSERT INTO webhook_payloads SELECT * FROM written_later")
 
     async with inbox.lifespan():

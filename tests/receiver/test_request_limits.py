@@ -34,26 +34,27 @@ def sends(*messages: dict[str, Any]) -> Receive:
 
 
 @pytest.mark.parametrize(
-    ("messages", "error"),
+    ("messages", "error", "code"),
     [
-        ((part(6), LAST), None),
-        ((part(6), part(5), LAST), Unavailable),
-        ((part(6), part(15), LAST), RequestRejected),
-        ((part(6), DISCONNECTED), ClientDisconnected),
-        ((part(6),), RequestRejected),
+        ((part(6), LAST), None, None),
+        ((part(6), part(5), LAST), Unavailable, None),
+        ((part(6), part(15), LAST), RequestRejected, "too_large"),
+        ((part(6), DISCONNECTED), ClientDisconnected, None),
+        ((part(6),), RequestRejected, "timeout"),
     ],
     ids=["complete", "over the limit of memory", "too large", "disconnected", "too slow"],
 )
 async def test_every_end_of_a_read_frees_the_memory_of_the_body(
-    messages: tuple[dict[str, Any], ...], error: type[Exception] | None
+    messages: tuple[dict[str, Any], ...], error: type[Exception] | None, code: str | None
 ) -> None:
     limits = BodyReadLimits(time_limit=0.05, limit_bytes=10)
     for _ in range(2):  # the second read has as much memory as the first
         if error is None:
             assert len(await read_body(sends(*messages), 20, limits)) == 10
         else:
-            with pytest.raises(error):
+            with pytest.raises(error) as ended:
                 await read_body(sends(*messages), 20, limits)
+            assert getattr(ended.value, "code", None) == code
         assert limits.held_bytes == 0
 
 

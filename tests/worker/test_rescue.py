@@ -9,7 +9,8 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.store.postgres.session import session_name
-from oncehook.worker.rescue import keep_rescuing, rescue
+from oncehook.worker.rescue import SESSION_SCANS, CrashedWorkers, keep_rescuing, rescue
+from tests.support.clocks import ManualClock
 from tests.support.events import Rows
 from tests.support.waiting import eventually
 from tests.support.work import STATES, claim
@@ -80,7 +81,32 @@ async def test_session_of_a_crashed_worker_that_was_just_in_use_is_ended_by_a_la
         session.execute("SELECT 1")
         scans = asyncio.create_task(keep_rescuing(runtime.store, runtime.handlers, runtime.sources, 0.2))
         open_ = f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{session_name('gone')}'"
-        await eventually(lambda: not rows(open_), "a later scan ends the session")
-        scans.cancel()
+        try:
+            await eventually(lambda: not rows(open_), "a later scan ends the session")
+        finally:
+            scans.cancel()
+            await asyncio.gather(scans, return_exceptions=True)
         with pytest.raises(psycopg.OperationalError, match="terminating connection"):
             session.execute("SELECT 1")
+
+
+async def test_sessions_of_a_crashed_worker_are_ended_for_a_limited_number_of_scans(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if that fails: then the scan still has its other tasks."""
+    calls: list[tuple[str, float]] = []
+
+    async def fail(worker: str, begun_before: float) -> int:
+        calls.append((worker, begun_before))
+        raise PermissionError("pg_terminate_backend")
+
+    monkeypatch.setattr(inbox._runtime.store.leases, "end_sessions", fail)
+    clock = ManualClock()
+    crashed = CrashedWorkers(inbox._runtime.store, clock)
+    crashed.add("gone")
+    for _ in range(SESSION_SCANS):
+        clock.advance(10)
+        with pytest.raises(PermissionError):
+            await crashed.end_sessions()
+    await crashed.end_sessions()
+    assert calls == [("gone", 10.0 * scan) for scan in range(1, SESSION_SCANS + 1)]

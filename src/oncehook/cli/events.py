@@ -42,8 +42,10 @@ COLORS = {
 @click.option("--object", "object_", help="Only events about the object with this id.")
 @click.option("--status", type=click.Choice([s.value for s in State]), help="Only events with this status.")
 @click.option("--unhandled", is_flag=True, help="Only waiting events that no running process has a handler for.")
-@click.option("--since", type=TimeOption(), help="Only events received since then: 2h, 7d or 2026-11-15T03:00:00Z.")
-@click.option("--until", type=TimeOption(), help="Only events received before then.")
+@click.option(
+    "--since", type=TimeOption(), help="Only events received at or after this time: 2h, 7d or 2026-11-15T03:00:00Z."
+)
+@click.option("--until", type=TimeOption(), help="Only events received before this time.")
 @click.option("--search", help="Only events with this id, with this object id, or with this text in the payload.")
 @click.option(
     "--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="Maximum number of events."

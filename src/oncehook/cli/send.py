@@ -54,7 +54,7 @@ StatusAndBody = tuple[int, str]
 )
 @click.option("--id", "id_", help="Id of the event; sending the same id twice makes a duplicate.")
 @click.option(
-    "--tenant", help="Tenant of the source to send to. Needs --secret, unless secrets_for returns its secret."
+    "--tenant", help="Tenant of the source to send to. Needs --secret, unless the app's secrets_for has its secret."
 )
 @click.option("--secret", help="Signing key: env:NAME, file:PATH or the value.  [default: the secret of the source]")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of events.")
@@ -191,8 +191,12 @@ def _source_for(name: str, configuration: Configuration) -> str | None:
     """The configured source of this name, or the only one of this provider."""
     if name in configuration.sources:
         return name
-    of_provider = [source for source, settings in configuration.sources.items() if settings.provider == name]
+    of_provider = _sources_of(name, configuration)
     return of_provider[0] if len(of_provider) == 1 else None
+
+
+def _sources_of(provider: str, configuration: Configuration) -> list[str]:
+    return [source for source, settings in configuration.sources.items() if settings.provider == provider]
 
 
 def _signing_key(
@@ -203,10 +207,13 @@ def _signing_key(
         return resolve(option, "--secret")
     if source and configuration.sources[source].verify == "none":
         return None
+    several = [] if source else _sources_of(provider.name, configuration)
+    if several:
+        raise click.UsageError(f"{len(several)} sources use {provider.name}: name one of them ({', '.join(several)})")
     secrets = configuration.sources[source].secrets if source else ()
     if not secrets:
         raise ConfigurationError(
-            f"there is no secret to sign with: configure [sources.{provider.name}], or add --secret. "
+            f"there is no secret to sign with: configure [sources.{source or provider.name}], or add --secret. "
             f"Expected: {provider.secret}"
         )
     return resolve(secrets[0], f"sources.{source}.secrets[0]")

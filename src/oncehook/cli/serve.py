@@ -60,7 +60,7 @@ NO_HANDLER = "   ! no handler in this process"
 )
 @click.option("--no-worker", is_flag=True, help="Only receive deliveries; `oncehook worker` handles the events.")
 @click.option("--no-dashboard", is_flag=True, help="Serve only the receiver and the probes: no dashboard, no API.")
-@click.option("--no-fast-paths", is_flag=True, help="Disable all optimizations: `fast_paths = false`.")
+@click.option("--no-fast-paths", is_flag=True, help="Disable all fast paths, as `fast_paths = false` does.")
 @handlers_option
 @click.option("--fd", type=int, hidden=True, help="The listening socket that the parent process passes to this one.")
 def command(
@@ -101,7 +101,7 @@ def command(
         runtime.set_fast_paths(False)
     if processes > 1 and runtime.store.dialect.single_writer:
         raise ConfigurationError(
-            "--processes needs PostgreSQL: SQLite has one writer, so more processes would only wait for it"
+            "--processes needs PostgreSQL: SQLite has one writer, so more processes would only wait for each other"
         )
     signals.configure(runtime.settings.log_level, runtime.settings.log_format)
     dashboard = None if no_dashboard else make_dashboard(runtime)
@@ -148,7 +148,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error}. Choose another address with --host and --port"
+            f"cannot listen on {host}:{port}: {error}. Choose another address with --host or --port"
         ) from None
     return listener
 

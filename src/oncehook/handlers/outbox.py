@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class NotAwaited(OncehookError):
-    """A handler did not await a call whose result decides what the handler has to do."""
+    """A handler did not await a call whose result it needs to decide how to continue."""
 
 
 class AlreadyHandled(Exception):

@@ -214,7 +214,7 @@ class KafkaBroker:
             raise
 
     def _note_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
-        """Keep offsets whose commit failed for the next one. The library calls this when the cluster has answered."""
+        """Add the offsets of a failed commit to the next one. The library calls this when the cluster has answered."""
         failed = [position for position in positions if error is not None or position.error is not None]
         self._offsets.restore_commits({position.partition: position.offset for position in failed})
 

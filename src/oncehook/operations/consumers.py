@@ -97,7 +97,7 @@ async def read_consumers(store: Store) -> list[ConsumerSummary]:
 
 
 async def idle_consumers(store: Store) -> list[ConsumerSummary]:
-    """Return the consumers other than `main` that have waiting events, no pause, and no live process for some time."""
+    """Return the consumers other than `main` with waiting events, no pause, and no process for IDLE_AFTER seconds."""
     latest = rfc3339(await store.operations.now() - timedelta(seconds=IDLE_AFTER)) or ""
     return [
         state

@@ -29,7 +29,7 @@ INVARIANTS: dict[str, Invariant] = {
         "Which delivery of an event was answered first.",
     ),
     "I5": Invariant(
-        "Every event is finished at some time.",
+        "Every event finishes eventually.",
         "Events that wait because no process runs or handles them: see `oncehook doctor` and `oncehook stats`.",
     ),
     "I6": Invariant("A worker that has lost its lease changes nothing."),

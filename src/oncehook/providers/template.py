@@ -27,7 +27,7 @@ _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
 def compile_paths(paths: str) -> Paths:
-    """Split `a.b|c` into paths of steps; the first path that is present is used.
+    """Split `a.b|c` into alternative paths; the first that is present is used.
 
     Raises ValueError for a name that JSON would escape.
     """

@@ -145,7 +145,10 @@ class Claimer:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _flush(self) -> None:
-        """Commit batches until no claim waits. No `await` may follow the last check: a claim would wait unnoticed."""
+        """Commit batches until no claim waits.
+
+        Do not `await` after the last check: a claim that arrives then would not be committed.
+        """
         try:
             while self._waiting:
                 await self._flush_batch(self._next_batch())

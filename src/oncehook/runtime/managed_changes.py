@@ -69,7 +69,7 @@ class SourceChanges:
         await self.store.directory.change_source(name, self.actor, change)
 
     async def rotate(self, name: str, secret: str, *, grace: float = GRACE) -> None:
-        """Add a secret, and end the older ones after `grace` seconds."""
+        """Add a secret, and let the older ones expire after `grace` seconds."""
         await require_key(self.store)
         check_value(secret)
 

@@ -144,7 +144,7 @@ async def get_receipt(store: FederatedStore, path: str, args: tuple[Any, ...], k
 def paged(position: Callable[[Any], Any], cursor: str, *, newest: bool, names: Sequence[str] = ()) -> Policy:
     """Return the next page over all shards. `position` orders the rows, and is the cursor of the next page.
 
-    `names` are those of positional arguments, if the cursor and the limit are among them.
+    `names` are the parameter names of the positional arguments. Pass them if the cursor or the limit is positional.
     """
 
     async def call(store: FederatedStore, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -213,8 +213,11 @@ class LeaseStore(Protocol):
         Sets `last_error` to `reason`, followed by the error of the last attempt.
         """
 
-    async def end_sessions(self, worker: str) -> int:
-        """End the database sessions that handlers of a dead worker left open. Returns how many were ended."""
+    async def end_sessions(self, worker: str, begun_before: float = 0.0) -> int:
+        """End the database sessions that handlers of a dead worker left open. Returns how many were ended.
+
+        Only those whose transaction began more than `begun_before` seconds ago.
+        """
 
     async def next_due(self, handled: Handled | None = None) -> float | None:
         """Return the seconds until the next receipt is due (negative: overdue), or None if none is waiting."""

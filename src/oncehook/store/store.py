@@ -137,7 +137,7 @@ class Store:
 
     @property
     def stores(self) -> "list[Store]":
-        """This store, or those of all shards: for operations that go through them one by one."""
+        """This store, or the stores of all shards, for operations that visit each one."""
         return [self]
 
     def leases_of(self, consumer: str) -> LeaseStore:

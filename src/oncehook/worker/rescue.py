@@ -5,13 +5,14 @@ Every worker scans for expired leases every `lease / 3` seconds. So a receipt is
 `lease * 4 / 3` after the last extension. A process leaves receipts to the processes that have their handlers.
 
 If the host of a worker vanishes, the database keeps its sessions open, with the locks of its handlers. The next attempt
-would wait for those locks and fail, so the rescue ends these sessions. One of the next scans ends a session that is not
-idle yet.
+would wait for those locks and fail, so the rescue ends these sessions. If a session is still in use, one of the next
+scans ends it.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 
+from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.handlers.registry import Handlers
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Settled
@@ -26,8 +27,8 @@ from oncehook.worker.clock_watch import ClockWatch
 
 PAGE = 200
 SESSION_SCANS = 7
-"""For how many scans the sessions of a crashed worker are ended: more than two leases. After that time, PostgreSQL has
-ended a session whose client does not confirm what it receives."""
+"""How many scans end the sessions of a crashed worker: about two leases. By then, the TCP timeouts have ended a direct
+connection whose client is gone. Behind a pooler, only the timeout of idle transactions ends a session after that."""
 UNKNOWN = Retry(attempts=2**31)
 """The policy for a receipt that no process handles. It waits for a process with a handler."""
 ABANDONED = "the provider stopped retrying"
@@ -46,21 +47,26 @@ def not_elsewhere(source: str, type_: str, consumer: str) -> bool:
 
 
 class CrashedWorkers:
-    """The workers whose sessions are to be ended, and for how many scans."""
+    """The crashed workers whose sessions the next scans end."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock = SYSTEM) -> None:
         self._store = store
-        self._scans: dict[str, int] = {}
+        self._clock = clock
+        self._left: dict[str, tuple[int, float]] = {}  # the scans that are left, and when the worker was found
 
     def add(self, worker: str) -> None:
-        self._scans[worker] = SESSION_SCANS
+        self._left[worker] = SESSION_SCANS, self._clock.monotonic()
 
     async def end_sessions(self) -> None:
-        """End their idle sessions. A running statement, or one that has just ended, is left to the next call."""
-        for worker, scans in sorted(self._scans.items()):
-            await self._store.leases.end_sessions(worker)
-            self._scans[worker] = scans - 1
-        self._scans = {worker: scans for worker, scans in self._scans.items() if scans > 0}
+        """End their idle sessions. The next call ends those that run a statement, or have just ended one.
+
+        If the worker is alive after all, the transactions that it has begun since then are left alone.
+        """
+        for worker, (scans, found_at) in sorted(self._left.items()):
+            self._left[worker] = scans - 1, found_at  # first: a call that fails again and again must end, too
+            if scans == 1:
+                del self._left[worker]
+            await self._store.leases.end_sessions(worker, self._clock.monotonic() - found_at)
 
 
 async def rescue(
@@ -73,14 +79,12 @@ async def rescue(
     """Rescue all receipts whose lease has expired, and return their number.
 
     A receipt without attempts left becomes a dead letter. The process with the handler knows how many attempts there
-    are, so receipts of handlers in other processes are left to those. `crashed` are the workers of earlier scans.
+    are, so receipts of handlers in other processes are left to those. Their workers are added to `crashed`.
     """
-    crashed = CrashedWorkers(store) if crashed is None else crashed
     rescued = after = 0
     while True:
         page = await store.leases.expired(PAGE, after)
         if not page:
-            await crashed.end_sessions()
             return rescued
         after = page[-1].receipt
         page = [row for row in page if _may_rescue(row, handlers, elsewhere)]
@@ -90,7 +94,10 @@ async def rescue(
         for row, result in zip(page, settled, strict=True):
             if result.receipt in landed:
                 signals.record_expired_lease(row, result)
-                crashed.add(str(row.worker))
+        for worker in sorted({row.worker for row in page if row.receipt in landed and row.worker is not None}):
+            await store.leases.end_sessions(worker)
+            if crashed is not None:
+                crashed.add(worker)
 
 
 def _may_rescue(row: ExpiredReceipt, handlers: Handlers, elsewhere: Elsewhere) -> bool:
@@ -137,6 +144,7 @@ async def keep_rescuing(
             await rescue(store, handlers, sources, elsewhere, crashed)
             await abandon(store)
             await watch.check()
+            await crashed.end_sessions()
             reach(Checkpoint.EXPIRED_LEASES_CHECKED)
         except Unavailable as error:
             signals.emit("worker_database_unavailable", detail=error.detail)

@@ -149,7 +149,10 @@ async def test_sessions_of_a_worker_without_a_live_lease_are_ended(store: Store,
     address = f"{database}?application_name={session_name('dead worker').replace(' ', '%20')}"
     with psycopg.connect(address) as connection:
         connection.execute("SELECT 1")  # its transaction stays open
-        await eventually(lambda: store.leases.end_sessions("dead worker"), "the idle session is ended after a second")
+        idle = "SELECT 1 FROM pg_stat_activity WHERE pid = %d AND state_change < now() - interval '1 second'"
+        await eventually(lambda: bool(run_sql(database, idle % connection.info.backend_pid)), "it is idle for a second")
+        assert await store.leases.end_sessions("dead worker", 60.0) == 0, "its transaction began later than that"
+        assert await store.leases.end_sessions("dead worker") == 1
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
         connection.close()

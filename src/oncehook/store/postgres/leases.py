@@ -21,8 +21,9 @@ class PostgresLeaseStore(SqlLeaseStore):
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         return {row[0] for row in await self._executor.write("settle", {"input": self._dialect.json(settled)})}
 
-    async def end_sessions(self, worker: str) -> int:
-        return len(await self._executor.write("end_sessions", {"worker": worker, "session": session_name(worker)}))
+    async def end_sessions(self, worker: str, begun_before: float = 0.0) -> int:
+        parameters = {"worker": worker, "session": session_name(worker), "begun_before": begun_before}
+        return len(await self._executor.write("end_sessions", parameters))
 
     async def _run_statements(self, work: Work[T]) -> T:
         return await work(self._executor.write)

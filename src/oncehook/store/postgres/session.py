@@ -53,7 +53,7 @@ def session_name(worker: str) -> str:
 
 
 def session_limits(address: str, lease: float, longest: float) -> dict[str, str]:
-    """Return the timeouts of a session whose client is gone, without those that the URL sets."""
+    """Return the timeouts that end a session whose client is gone, except those that the URL sets."""
     seconds = ceil(lease)
     limits = {
         IDLE: str(ceil((longest + MARGIN) * 1000)),

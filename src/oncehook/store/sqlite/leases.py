@@ -34,7 +34,7 @@ class SqliteLeaseStore(SqlLeaseStore):
 
         return await self._file.write(settle)
 
-    async def end_sessions(self, worker: str) -> int:
+    async def end_sessions(self, worker: str, begun_before: float = 0.0) -> int:
         return 0  # the operating system releases the locks of a dead process
 
     async def _run_statements(self, work: Work[T]) -> T:

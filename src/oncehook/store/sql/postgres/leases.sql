@@ -92,6 +92,7 @@ ORDER BY id LIMIT :limit
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.usename = current_user AND a.application_name = :session
   AND a.state LIKE 'idle in transaction%' AND a.state_change < now() - interval '1 second'
+  AND a.xact_start < now() - CAST(:begun_before AS double precision) * interval '1 second'
   AND NOT EXISTS (
       SELECT FROM webhook_receipts r WHERE r.status = 'processing' AND r.worker = :worker AND r.lease_until >= now()
   )
