@@ -113,6 +113,20 @@ async def test_effect_is_done_only_after_an_acknowledgement_and_every_attempt_ha
     assert [arrived.key for arrived in await queue.messages()] == keys[:1]
 
 
+async def test_effect_that_the_broker_does_not_store_is_retried_and_its_circuit_breaker_stays_closed(
+    make_publishing_inbox: Callable[..., Inbox], queue: NatsQueue, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuit_breaker, "FAILURES", 1)
+    inbox = make_publishing_inbox(f"{queue.server.origin}/no.stream.here", allowed_origin(queue))
+    async with inbox.lifespan():
+        await claim(inbox, "evt_1")
+        await eventually(lambda: rows(STATES) and rows(STATES)[0][:2] == ("retrying", 1))
+        assert "no stream of" in rows(STATES)[0][3]
+        await advance(inbox, "2h")
+        inbox._runtime.relay.wake()  # type: ignore[union-attr]
+        await eventually(lambda: rows(STATES)[0][:2] == ("retrying", 2), "the next attempt reaches the broker")
+
+
 async def test_broker_is_used_only_if_the_configuration_names_its_origin(
     make_publishing_inbox: Callable[..., Inbox], queue: NatsQueue, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -65,6 +65,19 @@ async def test_soft_bounces_without_a_message_id_all_count(store: Store) -> None
     assert not await email.can_send("jane@example.com")
 
 
+async def test_soft_bounces_before_a_person_allowed_the_address_no_longer_count(store: Store) -> None:
+    email = Email.of(store, Settings(email_soft_bounces=3))
+    today = (datetime.now(UTC) - DAY0).days
+    await record_facts(store, [make_fact(number, "bounced", today - number, bounce="soft") for number in (1, 2, 3)])
+    assert not await email.can_send("jane@example.com")
+    await email.allow("jane@example.com", actor="ops")
+    for number in (4, 5, 6):
+        assert await email.can_send("jane@example.com"), f"{number - 4} soft bounces since then are fewer than three"
+        await record_facts(store, [make_fact(number, "bounced", today + 2, bounce="soft")])
+    assert not await email.can_send("jane@example.com")
+    assert (await email.verify()).differences == []
+
+
 async def test_concurrent_soft_bounces_are_all_counted(store: Store) -> None:
     email = Email.of(store, Settings())
     for round_ in range(20):

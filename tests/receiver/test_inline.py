@@ -114,6 +114,23 @@ async def test_a_redelivery_while_the_handler_runs_gets_503(make_inbox: Callable
     assert run_sql(database, STATES) == [("evt_1", "processed", 1)]
 
 
+async def test_an_attempt_whose_lease_was_lost_is_not_acked(make_inbox: Callable[..., Inbox], database: str) -> None:
+    """Its work is not committed. The provider has to deliver the event again."""
+    inbox = inline_inbox(make_inbox)
+    take_lease = "UPDATE webhook_receipts SET lease = lease + 1"
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        if event.attempt == 1:
+            await asyncio.to_thread(run_sql, database, take_lease)
+
+    async with inbox.lifespan():
+        assert await send(inbox) == (503, "unavailable")
+        assert run_sql(database, STATES) == [("evt_1", "processing", 1)]
+        run_sql(database, "UPDATE webhook_receipts SET lease_until = '2026-01-01T00:00:00.000000Z'")
+        assert await send(inbox) == (200, "processed")
+
+
 async def test_a_client_that_disconnects_does_not_stop_the_handler(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
