@@ -69,6 +69,7 @@ def test_consumer_is_paused_and_resumed(team_service: Service, open_page: OpenPa
     expect(card(page, "ledger").locator(".state")).to_have_text("failed")
 
 
+@pytest.mark.rest
 def test_pages_of_consumers_are_readable_in_both_schemes_and_on_a_phone(
     team_service: Service, open_page: OpenPage
 ) -> None:

@@ -104,6 +104,7 @@ def test_every_page_is_stable_readable_named_and_fits_small_screens(filled: Serv
     assert len(titles) >= 10
 
 
+@pytest.mark.rest
 def test_layout_does_not_shift_when_a_page_updates(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled)
     page.add_init_script(f"{SHIFT}.observe({{type: 'layout-shift', buffered: true}})")
@@ -114,6 +115,7 @@ def test_layout_does_not_shift_when_a_page_updates(filled: Service, open_page: O
     assert shift_of(page) < 0.02
 
 
+@pytest.mark.rest
 def test_phone_shows_whole_rows_and_the_navigation_in_one_line(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled, path="/events?status=failed")
     page.set_viewport_size({"width": 390, "height": 800})
@@ -135,6 +137,7 @@ def test_phone_shows_whole_rows_and_the_navigation_in_one_line(filled: Service, 
     assert last is not None and last["x"] + last["width"] <= 390
 
 
+@pytest.mark.rest
 def test_brand_content_and_footer_share_one_left_edge(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled)
     for width in (390, 1280, 1900):
@@ -146,6 +149,7 @@ def test_brand_content_and_footer_share_one_left_edge(filled: Service, open_page
         assert max(edges) - min(edges) < 1, (width, edges)
 
 
+@pytest.mark.rest
 def test_placeholders_are_not_cut_off(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled)
     for path, width in (("/events", 1280), ("/events", 390), ("/effects", 1280), ("/effects", 390)):

@@ -109,6 +109,17 @@ async def test_target_that_asks_for_a_pause_opens_the_breaker_at_once() -> None:
     assert breaker.state == "half-open", "a requested pause is limited too"
 
 
+async def test_failure_or_probe_that_opens_the_breaker_keeps_the_pause_that_the_target_asked_for() -> None:
+    clock = MovableClock()
+    breaker = CircuitBreaker("http://x", 2, clock)
+    await fail(breaker, FAILURES - 1)
+    await fail(breaker, wait=120.0)
+    assert await postponed_for(breaker) >= 120.0
+    clock.at += 120.0
+    await fail(breaker, wait=200.0)
+    assert await postponed_for(breaker) >= 200.0, "the probe failed with another wait"
+
+
 async def test_caller_without_a_slot_is_postponed_after_a_short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(circuit_breaker, "PATIENCE", 0.01)
     breaker = CircuitBreaker("http://x", 1)

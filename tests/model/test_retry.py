@@ -32,6 +32,7 @@ def test_delay_is_random_up_to_a_ceiling_that_grows_to_the_maximum(policy: Retry
 def test_delay_stays_at_the_maximum_however_many_attempts_a_policy_has() -> None:
     policy = Retry(attempts=100_000, factor=10.0, most=60.0)
     assert [policy.ceiling(attempt) for attempt in (2, 400, 99_999)] == [50.0, 60.0, 60.0]
+    assert Retry(attempts=5, factor=1e200, most=60.0).ceiling(4) == 60.0, "the factor may be any number"
 
 
 def test_delay_is_the_longest_one_for_tests() -> None:

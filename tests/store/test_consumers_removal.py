@@ -49,6 +49,20 @@ async def test_consumer_that_a_person_resumed_stays_resumed_while_the_setting_st
     assert await paused_by(store) == []
 
 
+async def test_setting_that_appears_again_pauses_although_the_consumer_lost_a_source(store: Store, rows: Rows) -> None:
+    sources = {KEY: ["*"], ("ledger", "github"): ["push"]}
+    await store.consumers.register(sources, {"ledger": {"paused": True}})
+    await register(store, paused=False)
+    assert await paused_by(store) == []
+    await register(store, paused=True)
+    assert await paused_by(store) == [FROM_SETTINGS]
+    kept = rows("SELECT source, patterns, settings FROM webhook_consumers WHERE name = 'ledger' ORDER BY source")
+    assert [(source, json.loads(patterns), json.loads(settings)) for source, patterns, settings in kept] == [
+        ("github", ["push"], {"paused": True}),
+        ("stripe", ["*"], {"paused": True}),
+    ]
+
+
 async def test_pause_of_a_person_is_not_ended_by_the_setting(store: Store) -> None:
     await register(store, paused=False)
     await store.pauses.pause("", "ann", consumer="ledger")

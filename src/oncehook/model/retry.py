@@ -107,7 +107,10 @@ class Retry:
 
     def ceiling(self, attempt: int) -> float:
         """Return the longest delay in seconds after attempt number `attempt`, which starts at 1."""
-        return min(self.most, self.first * self.factor ** min(attempt - 1, 64))
+        try:
+            return min(self.most, self.first * self.factor ** min(attempt - 1, 64))
+        except OverflowError:
+            return self.most
 
 
 _FIELDS: Mapping[str, Parse] = {

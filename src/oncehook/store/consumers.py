@@ -104,7 +104,10 @@ Definition = tuple[list[str], dict[str, Any]]
 def _changed(
     rows: Sequence[StoredConsumer], wanted: Mapping[Subscribed, Definition], overwrite: bool
 ) -> dict[Subscribed, Definition]:
-    """Return the subscriptions to write. Patterns are added, because other processes may have other handlers."""
+    """Return the subscriptions to write. Patterns are added, because other processes may have other handlers.
+
+    A subscription to a source that the consumer no longer has keeps its patterns and gets the new settings.
+    """
     known = {(row.name, row.source): (json.loads(row.patterns), json.loads(row.settings)) for row in rows}
     changed = {}
     for key, (patterns, own) in wanted.items():
@@ -113,4 +116,8 @@ def _changed(
         settings = own if before is None or overwrite else before[1]
         if (union, settings) != before:
             changed[key] = union, settings
+    latest = {name: own for (name, _), (_, own) in wanted.items()} if overwrite else {}
+    for key, (patterns, settings) in known.items():
+        if key not in wanted and settings != latest.get(key[0], settings):
+            changed[key] = patterns, latest[key[0]]
     return changed

@@ -214,10 +214,7 @@ class LeaseStore(Protocol):
         """
 
     async def end_sessions(self, worker: str, begun_before: float = 0.0) -> int:
-        """End the database sessions that handlers of a dead worker left open. Returns how many were ended.
-
-        Only those whose transaction began more than `begun_before` seconds ago.
-        """
+        """End the sessions that a dead worker left, if they began that long ago. Returns how many were ended."""
 
     async def next_due(self, handled: Handled | None = None) -> float | None:
         """Return the seconds until the next receipt is due (negative: overdue), or None if none is waiting."""
