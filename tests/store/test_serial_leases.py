@@ -93,6 +93,16 @@ async def test_dead_letter_without_a_payload_does_not_block_its_key(store: Store
     assert event_ids(await lease(store)) == ["a-1"]
 
 
+async def test_dead_letter_does_not_block_the_replay_of_an_earlier_event_of_its_key(store: Store) -> None:
+    await store.claims.insert(claims_with_key("a", 3))
+    first = await lease(store)
+    await settle(store, first)
+    await settle(store, await lease(store), State.FAILED)
+    assert await lease(store) == [], "the dead letter blocks the later event"
+    assert await store.operations.replay([first[0].receipt], "ops", {}) == [first[0].receipt]
+    assert event_ids(await lease(store)) == ["a-0"]
+
+
 async def test_database_rejects_two_processing_receipts_of_one_key(store: Store, database: str) -> None:
     await store.claims.insert([*claims_with_key("a", 2), make_claim("free_1"), make_claim("free_2")])
     with pytest.raises((sqlite3.IntegrityError, psycopg.errors.UniqueViolation)):
