@@ -70,6 +70,7 @@ def is_aborted(request: Request) -> bool:
     return "/live" in request.url or request.failure == "net::ERR_ABORTED"
 
 
+@pytest.mark.rest
 def test_mounted_dashboard_works_like_the_one_of_serve(shop: str, chromium: Browser) -> None:
     page = chromium.new_page(base_url=shop)
     incidents: list[str] = []

@@ -11,7 +11,7 @@ from oncehook.model.states import State
 from oncehook.testing import deliver, post
 from tests.support.events import Rows, make_claim, stripe_body, stripe_headers
 from tests.support.serve import write_config
-from tests.support.work import claim_and_settle
+from tests.support.work import fill
 
 HOOKS = """
 from oncehook import Event, Inbox
@@ -39,11 +39,10 @@ def config(in_folder: Path, database: str) -> Path:
 
 
 @pytest.fixture
-def hooks(config: Path, database: str, make_inbox: Callable[..., Inbox], rows: Rows) -> Path:
+def hooks(config: Path, database: str, rows: Rows) -> Path:
     """A configuration, an app with handlers, and the table that they write to."""
     placeholders = "$1, $2" if database.startswith("postgresql") else "?, ?"
     config.with_name("hooks.py").write_text(HOOKS.replace("{placeholders}", placeholders))
-    claim_and_settle(make_inbox)
     rows("CREATE TABLE ledger (event_id TEXT NOT NULL, note TEXT)")
     return config
 
@@ -51,12 +50,17 @@ def hooks(config: Path, database: str, make_inbox: Callable[..., Inbox], rows: R
 @pytest.fixture
 def filled(hooks: Path, make_inbox: Callable[..., Inbox]) -> list[int]:
     """The receipts of three dead letters, a processed event, and one event that waits."""
-    facts = {"status": State.FAILED, "outcome": "failed", "handler": "hooks.paid", "version": "v1"}
-    first = claim_and_settle(make_inbox, make_claim("evt_1"), make_claim("evt_2"), error="KeyError: 'in_1'", **facts)
-    facts |= {"handler": "hooks.voided", "error": "LookupError: no such invoice"}
-    third = claim_and_settle(make_inbox, make_claim("evt_3", type="invoice.voided"), **facts)
-    done = claim_and_settle(make_inbox, make_claim("evt_4"), status=State.PROCESSED, outcome="processed", version="v2")
-    return first + third + done + claim_and_settle(make_inbox, make_claim("evt_5", source="live"))
+    failed = {"status": State.FAILED, "outcome": "failed", "version": "v1"}
+    return fill(
+        make_inbox,
+        ([make_claim("evt_1"), make_claim("evt_2")], failed | {"handler": "hooks.paid", "error": "KeyError: 'in_1'"}),
+        (
+            [make_claim("evt_3", type="invoice.voided")],
+            failed | {"handler": "hooks.voided", "error": "LookupError: no such invoice"},
+        ),
+        ([make_claim("evt_4")], {"status": State.PROCESSED, "outcome": "processed", "version": "v2"}),
+        ([make_claim("evt_5", source="live")], {}),
+    )
 
 
 Accept = Callable[..., None]

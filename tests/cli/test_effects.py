@@ -180,7 +180,7 @@ def paid(event: Event) -> None:
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_serve_and_worker_let_a_running_effect_finish_at_sigterm(
     command: str, in_folder: Path, database: str, make_inbox: Callable[..., Inbox], rows: Rows

@@ -42,6 +42,7 @@ def test_init_serve_and_send_work_without_further_setup(tmp_path: Path, monkeypa
         assert '"status": "processed"' in shown.stdout
 
 
+@pytest.mark.rest
 def test_the_written_test_passes_without_changes(tmp_path: Path) -> None:
     oncehook(tmp_path, "init", "stripe")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -49,7 +50,7 @@ def test_the_written_test_passes_without_changes(tmp_path: Path) -> None:
     assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("provider", ["github", "sendgrid", "meta", "ses", "twilio", "standard-webhooks"])
 def test_the_configuration_of_other_providers_is_valid(provider: str, tmp_path: Path) -> None:
     assert oncehook(tmp_path, "init", provider).returncode == 0
@@ -58,6 +59,7 @@ def test_the_configuration_of_other_providers_is_valid(provider: str, tmp_path: 
     assert known.returncode == 0, known.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("provider", ["mailgun", "twilio", "shopify"])
 def test_the_handler_matches_every_type_if_no_type_of_the_provider_is_known(provider: str, tmp_path: Path) -> None:
     assert oncehook(tmp_path, "init", provider).returncode == 0

@@ -36,6 +36,7 @@ def test_navigation_has_a_place_for_each_kind_of_page() -> None:
     assert [section.title for section in site.sections() if not section.paths()] == []
 
 
+@pytest.mark.rest
 def test_site_has_every_page_and_every_link_resolves(built: dict[str, str]) -> None:
     assert {site.site_path(page).removesuffix(".md") for page in site.site_pages() if "README" not in page} <= {
         path.removesuffix(".html") for path in built
@@ -58,6 +59,7 @@ def resolves(page: str, link: str, built: dict[str, str]) -> bool:
     return name in built and (not anchor or f'id="{anchor}"' in built[name] or anchor == "__skip")
 
 
+@pytest.mark.rest
 def test_page_loads_nothing_from_other_hosts(built: dict[str, str]) -> None:
     assert [page for page, html in built.items() if REQUEST.search(html)] == []
     assert [page for page, html in built.items() if 'class="mermaid"' in html] == [], "mermaid is loaded from a CDN"

@@ -69,7 +69,7 @@ async def hand_over(inbox: Inbox, library: Library, key: str, amount: int) -> No
     await queue.hand_over(effect, args=["in_1", amount], kwargs={})
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 async def test_task_runs_after_the_commit_and_a_repeated_hand_over_has_the_same_id(
     inbox: Inbox, library: Library, rows: Rows
 ) -> None:

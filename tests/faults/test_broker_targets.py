@@ -56,7 +56,7 @@ class Publishing:
         self.process.wait(30)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("queue", "point", "published"),
     [

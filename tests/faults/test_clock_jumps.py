@@ -93,7 +93,7 @@ async def test_events_that_wait_while_the_clock_goes_back_are_handled_once_witho
     assert run_sql(database, "SELECT max(attempts) FROM webhook_receipts") == [(1,)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("event_id", ["evt_handler", "evt_effect"])
 async def test_retry_that_is_scheduled_while_the_clock_is_ahead_runs_after_it_went_back(

@@ -94,6 +94,7 @@ async def kill_again_and_again(make_inbox: Callable[..., Inbox], database: str, 
     return assert_each_consumer_has_its_own_outcome(database, f"seed {seed}")
 
 
+@pytest.mark.rest
 async def test_kills_of_workers_apply_each_event_once_per_consumer_while_one_always_fails(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:

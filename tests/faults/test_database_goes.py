@@ -44,6 +44,7 @@ async def restart(server: Postgres, *, kill: bool) -> None:
     count(DATABASE_KILLS, int(kill))
 
 
+@pytest.mark.rest
 async def test_database_that_restarts_and_dies_under_load_loses_no_acked_event() -> None:
     with private_postgres() as server:
         address = server.database()

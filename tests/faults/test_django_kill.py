@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 NUMBERS = "SELECT number FROM django_shop_invoice ORDER BY number"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rest
 async def test_worker_that_is_killed_in_a_handler_leaves_no_write(database: str) -> None:
     with using_database(database) as inbox:
         create_tables()

@@ -94,7 +94,7 @@ def assert_redelivery_is_processed(service: InlineService, server: Process, atte
     assert service.deliver(server) == (200, "duplicate")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("policy", ["retry", "dead_letter"])
 def test_inline_event_of_a_killed_process_waits_for_its_redelivery(tmp_path: Path, database: str, policy: str) -> None:
     service = InlineService(tmp_path, database)

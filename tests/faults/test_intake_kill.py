@@ -97,6 +97,7 @@ async def test_consumer_of_kafka_that_is_killed_loses_and_doubles_nothing(
         await assert_every_message_is_one_event(sqlite, queue, point)
 
 
+@pytest.mark.rest
 async def test_messages_survive_a_nats_server_that_is_killed_and_started_again(
     sqlite: str, nats_server: NatsServer
 ) -> None:

@@ -48,6 +48,7 @@ async def kill_again_and_again(database: str, folder: Path, kills: int) -> Ledge
     return ledger
 
 
+@pytest.mark.sampled(1)
 async def test_kills_under_load_lose_no_acked_event(database: str, tmp_path: Path) -> None:
     ledger = await kill_again_and_again(database, tmp_path, 3)
     assert len(ledger.acked) > 50

@@ -76,7 +76,7 @@ async def kill_under_load(database: str, folder: Path, kills: int) -> None:
         await assert_every_ack_is_readable(store, database, ledger, ledger.acked)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rest
 async def test_kills_under_load_lose_no_body_and_forget_no_object(database: str, tmp_path: Path) -> None:
     await kill_under_load(database, tmp_path, 2)
 

@@ -50,7 +50,7 @@ class RelayProcess:
         return code
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("point", POINTS)
 async def test_kill_at_any_step_repeats_the_call_only_with_the_same_key(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows, tmp_path: Path, point: str

@@ -62,6 +62,7 @@ async def test_two_worker_processes_run_events_of_a_key_one_at_a_time_in_order(p
     await assert_keys_run_in_order(postgres, kills=0, each=50)
 
 
+@pytest.mark.rest
 async def test_killed_worker_holds_its_keys_only_for_its_lease(postgres: Postgres) -> None:
     await assert_keys_run_in_order(postgres, kills=3, each=40)
 

@@ -73,6 +73,7 @@ async def kill_again_and_again(database: str, folder: Path, kills: int) -> None:
     assert list((folder / "spool").iterdir()) == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_process_killed_while_it_spools_and_drains_loses_no_ack(database: str, tmp_path: Path) -> None:
     await kill_again_and_again(database, tmp_path, 2)

@@ -80,6 +80,7 @@ def cut(steps: list[Step], ledger: Witness, claimed: set[str], cuts: int) -> lis
     return lost
 
 
+@pytest.mark.rest
 async def test_power_cuts_lose_no_spooled_event(database: str, tmp_path: Path) -> None:
     ledger, claimed = await record(database, tmp_path, 300)
     assert len(ledger.acked - claimed) > 100, "most events were acked from the spool"

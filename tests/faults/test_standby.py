@@ -97,6 +97,7 @@ async def test_address_that_leads_to_a_standby_is_unavailable_until_the_promotio
     assert [identity.name.split("/")[1] for identity in changes] == ["00000002"]
 
 
+@pytest.mark.rest
 async def test_duplicate_is_not_acked_while_the_synchronous_standby_lacks_the_event(primary: Postgres) -> None:
     """The standby is away and the primary restarts: receipts that waited for the standby are visible from then on."""
     database = primary.database()

@@ -33,7 +33,7 @@ def relay_process(database: str, library: Library, point: str) -> Iterator[subpr
         process.wait(30)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "name",
     [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.torture) for name in LIBRARIES],

@@ -102,6 +102,7 @@ async def test_kills_of_workers_with_a_disturbed_queue_apply_each_event_once(
     assert await kill_again_and_again(make_inbox(lease=LEASE), database, queue, 2) >= 20
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_events_that_a_killed_receiver_acked_and_did_not_send_are_processed(
     database: str, queue: WorkQueue, tmp_path: Path
@@ -134,6 +135,7 @@ async def test_many_kills_of_workers_with_a_disturbed_queue_apply_each_event_onc
     assert await kill_again_and_again(make_inbox(lease=LEASE), database, queue, kills) >= 10 * kills
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_a_worker_that_is_stopped_past_its_lease_and_visibility_commits_nothing_twice(
     make_inbox: Make, database: str, queue: WorkQueue

@@ -27,7 +27,7 @@ from tests.support.proxy import proxied
 from tests.support.servers import Postgres
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled(1)]
 
 
 Count = Callable[[], float]

@@ -190,6 +190,7 @@ class _NoRoutes:
     put_route = staticmethod(_stop)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", STEPS)
 async def test_move_that_stops_anywhere_is_continued(databases: ShardDatabases, step: str) -> None:
     async with running(databases) as inbox:
@@ -214,6 +215,7 @@ async def test_move_that_stops_anywhere_is_continued(databases: ShardDatabases, 
     assert sent == [f"one:evt_{number}" for number in range(7)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", ["begin", "copying", "frozen"])
 async def test_move_is_aborted_before_its_commit(databases: ShardDatabases, step: str) -> None:
     async with running(databases) as inbox:

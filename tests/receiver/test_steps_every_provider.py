@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 every_sender = pytest.mark.parametrize("sender", SENDERS, ids=str)
 
 
+@pytest.mark.sampled(16)
 @every_sender
 async def test_the_first_delivery_of_every_provider_is_accepted_and_the_second_is_a_duplicate(
     sender: Sender, tmp_path: Path
@@ -43,6 +44,7 @@ async def test_a_single_event_of_a_batch_provider_is_answered_as_one_event(name:
         assert answer["status"] == "accepted" and answer["receipt"] and answer["event_id"]
 
 
+@pytest.mark.sampled(16)
 @every_sender
 async def test_a_forged_delivery_is_rejected_with_401_and_leaves_no_receipt(sender: Sender, tmp_path: Path) -> None:
     forged = sender.compose(number=1)
@@ -85,7 +87,7 @@ async def test_another_method_is_rejected_with_405_and_leaves_no_receipt(sender:
         assert await client.receipts() == 0
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(16)
 @every_sender
 async def test_proxy_headers_of_a_sender_do_not_change_the_signed_address(sender: Sender, tmp_path: Path) -> None:
     """The signed address is the configured one, whatever the headers of a sender claim."""

@@ -48,6 +48,7 @@ PAGES = (
 ENDPOINTS = ("/api/overview", "/api/events", "/api/events/{}", "/api/dead", "/api/effects", "/api/sources")
 
 
+@pytest.mark.rest
 async def test_pages_read_from_the_standby_and_fall_back_to_the_primary(primary: Postgres, emitted: Any) -> None:
     database = primary.database(migrated=True)
     async with following(primary) as standby:

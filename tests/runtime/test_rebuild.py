@@ -65,6 +65,7 @@ def run_forking(folder: Path, database: str, when: str) -> tuple[str, str, str]:
     return (folder / "child").read_text(), (folder / "parent").read_text(), done.stdout
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("when", ["imported", "running", "engine"])
 def test_forked_process_runs_its_own_inbox(postgres: Postgres, tmp_path: Path, when: str) -> None:
     database = postgres.database(migrated=True)

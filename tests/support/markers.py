@@ -13,8 +13,8 @@ import pytest
 
 FOLDERS = {"browser": "browser", "faults": "faults", "system": "system", "docs": "system"}
 ON_ONE_DATABASE = {
-    "alerts", "browser", "cli", "concurrency", "docs", "examples", "handlers", "observability", "receiver",
-    "runtime", "system", "testing", "web",
+    "alerts", "browser", "cli", "concurrency", "docs", "examples", "handlers", "integrations", "observability",
+    "receiver", "runtime", "system", "testing", "web",
 }  # fmt: skip
 """Folders of code that leaves the database to the store and the operations. `make test` runs a test of theirs on SQLite
 or on PostgreSQL, and `make test-rest` on the other one."""

@@ -1,7 +1,7 @@
 """Claims, settled receipts, quick retries, and conditions on rows."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -69,18 +69,25 @@ def all_rows(rows: Rows) -> list[Any]:
 
 def claim_and_settle(make_inbox: Callable[..., Inbox], *claims: Any, **settled: Any) -> list[int]:
     """Claim events in a stopped inbox. With keywords, also lease and settle them with these facts."""
+    return fill(make_inbox, (claims, settled))
 
-    async def fill() -> list[int]:
+
+def fill(make_inbox: Callable[..., Inbox], *steps: tuple[Sequence[Any], dict[str, Any]]) -> list[int]:
+    """Claim the events of each step in turn in one inbox, and settle them with the facts of the step, if any."""
+
+    async def run() -> list[int]:
+        receipts: list[int] = []
         inbox = make_inbox(worker=False)
         async with inbox.lifespan():
             store = inbox._runtime.store
-            claimed = await store.claims.insert(claims) if claims else []
-            if settled:
-                leased = await store.leases.take(1000, 30, "worker-1")
-                await store.leases.settle([Settled(row.receipt, row.lease, **settled) for row in leased])
-            return [row.receipt for row in claimed]
+            for claims, settled in steps:
+                receipts += [row.receipt for row in (await store.claims.insert(claims) if claims else [])]
+                if settled:
+                    leased = await store.leases.take(1000, 30, "worker-1")
+                    await store.leases.settle([Settled(row.receipt, row.lease, **settled) for row in leased])
+        return receipts
 
-    return asyncio.run(fill())
+    return asyncio.run(run())
 
 
 def receipt_states(rows: Rows) -> dict[str, tuple[str, int]]:

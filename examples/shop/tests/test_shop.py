@@ -179,6 +179,7 @@ def test_a_payment_whose_worker_crashed_counts_once(oncehook: Bench, shop: Shop)
     assert_paid_once(shop)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_payment_whose_worker_was_killed_counts_once(oncehook: Bench, shop: Shop, moment: str) -> None:
     oncehook.deliver("stripe", invoice("evt_1"))

@@ -29,7 +29,7 @@ def deliver(server: Server, event_id: str, type_: str = "invoice.paid") -> httpx
     return server.client.post("/webhooks/stripe", content=body, headers=stripe_headers(body))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.rest
 @pytest.mark.parametrize("framework", ROWS, ids=lambda framework: framework.name)
 def test_framework_answers_as_every_other_and_handles_each_event_once(framework: Framework, tmp_path: Path) -> None:
     database = sqlite_file(tmp_path / "inbox.db")

@@ -72,7 +72,7 @@ only_sqlite = pytest.mark.parametrize("driver", SQLITE, indirect=True)
 everywhere = pytest.mark.parametrize("driver", [*POSTGRES, "psycopg async", *SQLITE], indirect=True)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @only_postgres
 @pytest.mark.parametrize("left", sessions.LEFT)
 async def test_postgres_session_state_reaches_neither_other_handlers_nor_the_app(
@@ -93,7 +93,7 @@ async def test_postgres_session_state_reaches_neither_other_handlers_nor_the_app
         assert len(backends) == 1, "the connection must be cleaned, not closed"
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @only_sqlite
 @pytest.mark.parametrize("left", sessions.SQLITE_LEFT)
 async def test_sqlite_session_state_reaches_neither_other_handlers_nor_the_app(
@@ -152,6 +152,7 @@ async def test_session_state_of_a_batch_reaches_neither_other_handlers_nor_the_a
     assert await as_app(engine, state) == before
 
 
+@pytest.mark.sampled(3)
 @only_postgres
 @pytest.mark.parametrize(
     "left", ["SET search_path = tenant_a", "SET LOCAL ROLE other_role", "SET LOCAL statement_timeout = '50ms'"]
@@ -351,6 +352,7 @@ async def test_rolled_back_savepoint_and_schema_change_do_not_break_later_handle
     assert run_sql(database, "SELECT count(*) FROM ledger") == [(0,)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("driver", "pool"),
     [

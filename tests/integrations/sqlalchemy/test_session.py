@@ -17,6 +17,7 @@ pytestmark = pytest.mark.anyio
 SLOW = Retry(attempts=5, first=3600, most=3600)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
 async def test_handler_that_replaces_its_transaction_fails(
     inbox: Inbox, rows: Rows, on_paid: Any, is_sqlite: bool, ending: str
@@ -33,6 +34,7 @@ async def test_handler_that_replaces_its_transaction_fails(
     assert rows(INVOICES) == ([("evt_1", "paid")] if ending == "COMMIT" else [])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
 async def test_handler_that_ends_its_transaction_fails(inbox: Inbox, rows: Rows, on_paid: Any, ending: str) -> None:
     """Without a transaction some drivers commit each statement by itself, and so the processed status."""

@@ -53,6 +53,7 @@ async def test_session_effect_and_entity_commit_in_one_transaction(
     assert rows("SELECT attempts FROM webhook_receipts") == [(2,)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("handler", ["async", "plain"])
 async def test_handler_without_tx_requests_effects_on_either_kind_of_engine(
     inbox: Inbox, rows: Rows, sent: list[str], handler: str

@@ -12,10 +12,9 @@ from tests.support.waiting import eventually
 from tests.support.work import fail_first_attempts, receipts_are
 from tests.support.work_queue import LEASE, MakeInbox, WorkQueue
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled(1)]
 
 
-@pytest.mark.sampled(1)
 async def test_sqs_gives_up_a_poison_message_and_its_event_is_a_dead_letter(
     make: MakeInbox, dead_queue: WorkQueue, rows: Rows
 ) -> None:

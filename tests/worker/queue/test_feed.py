@@ -27,7 +27,7 @@ from tests.support.waiting import eventually, stays_true
 from tests.support.work import claim, fail_first_attempts, receipts_are
 from tests.support.work_queue import MakeInbox, WorkQueue, count_calls, messages_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled(1)]
 
 
 async def test_a_message_that_arrives_twice_at_once_or_later_runs_no_handler_again(
@@ -235,7 +235,6 @@ async def test_a_copy_of_the_message_of_a_receipt_that_waits_is_deleted_too(stor
     assert (ends.ended, len(feed._looks)) == ([(receipt, None)], 1)
 
 
-@pytest.mark.sampled(1)
 async def test_a_worker_that_releases_for_another_reason_than_a_stop_keeps_no_message(
     make: MakeInbox, queue: WorkQueue, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from tests.support.waiting import block_thread, eventually
 from tests.support.work import receipts_are
 from tests.support.work_queue import MakeInbox, WorkQueue, count_calls
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled(1)]
 
 
 async def test_a_handler_that_outlasts_the_visibility_of_its_message_runs_once(

@@ -9,7 +9,7 @@ from tests.support.waiting import eventually, stays_true
 from tests.support.work import claim, receipts_are
 from tests.support.work_queue import MakeInbox, WorkQueue, count_calls, through_proxy
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled(1)]
 
 
 async def test_the_sweep_sends_events_whose_message_was_lost(make: MakeInbox, queue: WorkQueue, rows: Rows) -> None:
@@ -59,7 +59,6 @@ async def test_workers_lease_from_the_database_while_the_queue_is_down(
     assert calls == ["evt_1", "evt_2"]
 
 
-@pytest.mark.sampled(1)
 async def test_a_purged_queue_is_filled_again(make: MakeInbox, queue: WorkQueue, rows: Rows) -> None:
     receiver, inbox = make(worker=False), make()
     async with receiver.lifespan():
