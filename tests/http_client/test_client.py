@@ -359,34 +359,3 @@ async def test_mixing_tls_and_plain_http_is_a_failure(
 )
 def test_summary_of_a_system_error_never_quotes_an_address(error: OSError, summary: str) -> None:
     assert client._error_summary(error) == summary
-
-
-async def test_idle_connections_of_many_targets_are_forgotten_when_they_are_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(client, "MAX_IDLE_ORIGINS", 1)
-    async with receiving() as first, receiving() as second, receiving() as third, open_client() as http:
-        for receiver in (first, second):
-            await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)
-        for (connection,) in http._idle.values():
-            connection.close()
-        await http.send(third.url, BODY, {}, trusted=True, timeout=5)
-        assert list(http._idle) == [(f"http://127.0.0.1:{third.port}", True)]
-
-
-async def test_closed_idle_connection_is_not_reused() -> None:
-    async with receiving() as receiver, open_client() as http:
-        await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)
-        ((idle,),) = http._idle.values()
-        idle.close()
-        assert (await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)).status == 200
-        assert receiver.connections == 2
-
-
-async def test_response_that_breaks_off_on_a_reused_connection_is_not_requested_again() -> None:
-    cut = close_after(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
-    async with receiving(http_response(200), cut) as receiver, open_client() as http:
-        await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)
-        with pytest.raises(SendFailed, match="before the response was complete"):
-            await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)
-        assert len(receiver.requests) == 2
