@@ -9,6 +9,7 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.store.postgres.session import session_name
+from oncehook.worker import rescue as rescue_module
 from oncehook.worker.rescue import SESSION_SCANS, CrashedWorkers, keep_rescuing, rescue
 from tests.support.clocks import ManualClock
 from tests.support.events import Rows
@@ -49,6 +50,23 @@ async def test_a_receipt_is_left_to_the_process_that_has_its_handler(inbox: Inbo
     assert await rescue(runtime.store, runtime.handlers, runtime.sources, lambda source, type_, consumer: True) == 0
     assert rows("SELECT status FROM webhook_receipts") == [("processing",)]
     assert await rescue(runtime.store, runtime.handlers, runtime.sources) == 1
+
+
+async def test_receipts_that_are_left_to_other_processes_do_not_hide_those_behind_them(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescue_module, "PAGE", 2)
+    await claim(inbox, "evt_1", "evt_2", "evt_3", type="charge.failed")
+    await claim(inbox, "evt_4")
+    await inbox._runtime.store.leases.take(4, 30, "gone")
+    rows(EXPIRED)
+    runtime = inbox._runtime
+
+    def elsewhere(source: str, type_: str, consumer: str) -> bool:
+        return type_ == "charge.failed"
+
+    assert await rescue(runtime.store, runtime.handlers, runtime.sources, elsewhere) == 1
+    assert rows("SELECT event_id FROM webhook_receipts WHERE status = 'retrying'") == [("evt_4",)]
 
 
 async def test_a_receipt_that_no_process_handles_waits_however_many_attempts_it_had(inbox: Inbox, rows: Rows) -> None:
