@@ -52,6 +52,21 @@ def test_segment_is_adopted_only_after_its_process_has_released_it(directory: Sp
     assert directory.adopt(segment.path) is None
 
 
+def test_segment_of_another_process_is_not_kept_open(directory: SpoolDirectory) -> None:
+    """The spool looks at it once a second, for as long as the database is down."""
+    segment = directory.create()
+    free = lowest_free_descriptor()
+    assert directory.adopt(segment.path) is None
+    assert lowest_free_descriptor() == free
+    directory.remove(segment)
+
+
+def lowest_free_descriptor() -> int:
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
+
+
 def test_segment_that_is_removed_before_it_can_be_locked_is_not_adopted(
     directory: SpoolDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
