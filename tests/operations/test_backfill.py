@@ -152,6 +152,30 @@ async def test_events_that_arrive_before_receivers_know_the_consumer_are_covered
     assert {row[0] for row in rows(COPIES)} == {"evt_0", "evt_1", "evt_late"}
 
 
+async def test_event_that_is_committed_late_is_covered(
+    make_shop: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch, rows: Rows
+) -> None:
+    """The transaction of its claim began before the backfill, so its time is in the part that was read already."""
+    receiver = make_shop()
+    await receive(receiver, *invoices(2))
+    shop = make_shop({})
+    async with receiver.lifespan():
+        seen: list[int] = []
+
+        def progress(done: Backfilled) -> None:
+            seen.append(done.created)
+
+        monkeypatch.setattr(backfill_module, "KNOWN_AFTER", 1.0)
+        running = asyncio.create_task(shop.backfill("ledger", since="1d", progress=progress))
+        await eventually(lambda: bool(seen), "the first batch is written")
+        receiver._runtime.sources["stripe"].reader.subscribers.subscriptions = ()  # it has not seen the change
+        assert (await deliver(receiver, "stripe", stripe_body("evt_late"))).status == 202
+        first = "(SELECT min(received_at) FROM webhook_receipts)"
+        rows(f"UPDATE webhook_receipts SET received_at = {first} WHERE event_id = 'evt_late'")
+        assert (await running).created == 3
+    assert {row[0] for row in rows(COPIES)} == {"evt_0", "evt_1", "evt_late"}
+
+
 async def test_payload_is_not_pruned_once_its_event_is_backfilled(
     make_shop: Callable[..., Inbox], database: str, rows: Rows
 ) -> None:
