@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from oncehook import Inbox
-from oncehook.web.guard import as_problem, is_api, is_public
-from oncehook.web.page import Problem
-from tests.support.dashboard import CONFIGURED, PASSWORD, Site, dashboard_of
+from oncehook.web.guard import as_problem, guarded, is_api, is_public
+from oncehook.web.page import Action, Context, Problem
+from tests.support.dashboard import CONFIGURED, PASSWORD, Site, dashboard_of, make_request
 
 pytestmark = pytest.mark.anyio
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -166,6 +168,21 @@ async def test_cookie_over_https_is_secure_and_bound_to_this_host(site: Site) ->
         out = await browser.post("/sign-out", data={"csrf": form_token[1]}, headers=headers)
         deleted = out.headers["set-cookie"]
         assert deleted.startswith('__Host-oncehook_session=""') and "Secure" in deleted
+
+
+# -- live updates ---------------------------------------------------------------------------------------------------
+
+
+async def test_page_names_the_state_before_it_read_the_database(context: Context) -> None:
+    """A change that is noticed while the page is made may not be in it, so the page must be notified of it."""
+
+    async def show(context: Context, request: Request) -> Response:
+        context.live._change_token = "changed meanwhile"
+        return context.render(request, "problem.html", problem=Problem(404, "not_found", "Gone."))
+
+    context.live._change_token = "known before"
+    response = await guarded(context, Action("GET", "/shown", show))(make_request())
+    assert b'data-seen="known before"' in response.body
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------------
