@@ -123,6 +123,7 @@ async def test_due_event_behind_many_waiting_tenants_is_found(tenants: Store, ro
 async def test_rescued_receipt_of_a_tenant_is_leased(tenants: Store, rows: Rows) -> None:
     await claim_events(tenants, "flood", 20)
     await claim_events(tenants, "zeta", 1)
+    rows("UPDATE webhook_receipts SET next_attempt_at = '2026-01-01T00:00:00.000000Z'")
     await take(tenants, 1)  # the floor of events without a tenant is behind all of these now
     rows("UPDATE webhook_receipts SET crashes = 1 WHERE tenant = 'zeta'")
     assert counts(await take(tenants, 1, rescued=True)) == {"zeta": 1}
