@@ -135,6 +135,21 @@ async def test_rows_of_a_source_that_lives_elsewhere_are_not_shown(inbox: Inbox)
     assert (await inbox.replay(source="one", since="1h")).count == 0
 
 
+async def test_page_is_filled_up_behind_rows_of_a_source_that_lives_elsewhere(
+    databases: ShardDatabases,
+) -> None:
+    inbox = Inbox(config=databases.configuration(sources=stripe_sources("one", "two")), worker=False)
+    async with inbox.lifespan():
+        for number in range(3):
+            assert await post(inbox, "one", f"evt_one_{number}") == 202
+        assert await post(inbox, "two", "evt_two") == 202
+        store = federation_of(inbox)
+        store.routes.moved = {"one": "a"}
+        store.routes._found.clear()
+        page = await store.operations.select(Selection(), after=0, limit=2)
+        assert [receipt.event_id for receipt, _ in page] == ["evt_two"]
+
+
 async def test_shard_that_is_down_is_left_out(inbox: Inbox) -> None:
     store = federation_of(inbox)
     await store.members["a"].close()
