@@ -200,3 +200,33 @@ async def test_lease_without_a_reply_uses_no_attempt_and_is_released_at_once(add
     assert sorted(handled) == ["evt_1", "evt_2"]
     assert run_sql(address, "SELECT DISTINCT attempts FROM webhook_receipts") == [(1,)]
     assert run_sql(address, "SELECT count(*) FROM webhook_past_attempts") == [(0,)]
+
+
+LATE_LEASE = (
+    "UPDATE webhook_receipts SET status = 'processing', attempts = 1, lease = lease + 1, worker = '{worker}', "
+    "processed_at = NULL, leased_at = now(), lease_until = now() + interval '60 s'"
+)
+"""What a lease writes. It leases the receipt of the test, which is processed by then, so that nothing else does."""
+
+
+async def test_lease_that_is_committed_after_its_connection_was_lost_uses_no_attempt(address: str) -> None:
+    """The server goes on with the statement. It may commit when the worker has leased other receipts since."""
+    async with proxied(address) as (proxy, through):
+        inbox = Inbox(through, worker=False, lease="60s", poll="50ms", claim_timeout="4s")
+        inbox.source("stripe", secrets=["whsec_test"])
+        handled: list[int] = []
+
+        @inbox.on("stripe", "*", retry=Retry(attempts=1))
+        async def handle(event: Event) -> None:
+            handled.append(event.attempt)
+
+        async with inbox.lifespan():
+            proxy.lose_request(b"RETURNING r.id, r.lease, r.attempts, r.source")
+            inbox._runtime.start_worker()
+            await asyncio.wait_for(proxy.lost.wait(), 30)
+            await inbox._runtime.store.claims.insert([make_claim("evt_1")])
+            await eventually(lambda: handled == [1], "the worker leases again")
+            worker = inbox._runtime.store.process.worker
+            run_sql(address, LATE_LEASE.format(worker=worker))
+            await eventually(lambda: handled == [1, 1], "the receipt is released and handled")
+    assert run_sql(address, "SELECT attempts, crashes FROM webhook_receipts") == [(1, 0)]
