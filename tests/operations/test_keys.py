@@ -146,6 +146,15 @@ async def test_key_that_another_process_used_during_the_rotation_is_not_removabl
     assert later and (again.resealed, again.removable) == (1, ["2026a"])
 
 
+async def test_key_that_encrypts_stays_known_if_a_rotation_finds_no_rows(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = encrypted_inbox(make_inbox, "2026a")
+    async with inbox.lifespan():
+        await rotate(inbox._runtime.store)
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+    with pytest.raises(ConfigurationError, match="rows that the key 2026a encrypted"):
+        await make_inbox().start()
+
+
 async def test_rotation_without_an_old_key_says_which_rows_it_left(make_inbox: Callable[..., Inbox]) -> None:
     await fill(make_inbox, "2026a", events=2)
     await fill(make_inbox, "2026b", "2026a", events=1)
