@@ -1,5 +1,6 @@
 """Forwards of consumers: which sources they handle, and what their requests carry."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from oncehook import Inbox
 from oncehook.testing import deliver
 from tests.support.events import stripe_body
-from tests.support.http_target import http_response, receiving
+from tests.support.http_target import Request, http_response, receiving
 from tests.support.waiting import eventually
 from tests.support.work import receipts_are
 
@@ -52,6 +53,29 @@ async def test_requests_of_two_consumers_have_their_own_idempotency_keys(databas
         "stripe@analytics:evt_1",
     )
     assert "oncehook-consumer" not in first.headers and second.headers["oncehook-consumer"] == "analytics"
+
+
+async def test_request_that_hangs_for_one_consumer_takes_no_slot_of_another_at_the_same_address(
+    database: str, tmp_path: Path
+) -> None:
+    go = asyncio.Event()
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        if "oncehook-consumer" in request.headers:
+            await go.wait()
+        writer.write(http_response(204))
+
+    async with receiving(answer) as receiver:
+        config = write(tmp_path, receiver.url, receiver.url, 'concurrency = 1\nforward_timeout = "60s"')
+        config.write_text(config.read_text().replace("[consumers", "forward_concurrency = 1\n[consumers"))
+        inbox = Inbox(database, config=config, worker=True, poll="50ms")
+        async with inbox.lifespan():
+            await deliver(inbox, "stripe", stripe_body("evt_1"))
+            await eventually(lambda: receiver.under_way == 1 and len(receiver.requests) == 2)
+            await deliver(inbox, "stripe", stripe_body("evt_2"))
+            await eventually(receipts_are(database, "processed", 2), "both events of main are processed")
+            go.set()
+            await eventually(receipts_are(database, "processed", 4))
 
 
 async def test_broken_forward_of_one_consumer_leaves_the_other_alone(database: str, tmp_path: Path) -> None:
