@@ -73,6 +73,13 @@ async def test_message_that_is_older_than_the_dedupe_window_is_rejected(settings
         await reader.read(received(body, NOW - 31 * DAY))
 
 
+async def test_delivery_that_is_older_than_its_message_and_the_dedupe_window_is_rejected() -> None:
+    """An operator may have sent the message again, for example from a dead-letter queue."""
+    old = message("evt_1", received_at=NOW - 31 * DAY)
+    with pytest.raises(Rejected, match="older than the dedupe_window"):
+        await make_reader(ManualClock(NOW)).read(received(old, NOW))
+
+
 async def test_body_that_is_larger_than_max_body_is_rejected() -> None:
     large = message("evt_1", received_at=NOW, body=stripe_body("evt_1", filler="x" * 10_000))
     with pytest.raises(Rejected, match="larger than max_body"):
