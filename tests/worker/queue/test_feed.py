@@ -170,6 +170,17 @@ async def test_messages_that_do_not_fit_are_deleted_and_the_database_is_queried(
     assert len(feed.messages) == 2
 
 
+async def test_the_database_is_queried_until_nothing_is_due_there(store: Store) -> None:
+    feed, _ = await make_feed(store)
+    receipts = await claim(store, "evt_1", "evt_2", "evt_3")
+    feed.wake()
+    leased = await feed.take(2)
+    assert ([each.receipt for each in leased], feed.room(2)) == (receipts[:2], 2)
+    assert [each.receipt for each in await feed.take(2)] == receipts[2:]
+    await feed.take(1, rescued=True)
+    assert feed.room(2) == 0
+
+
 async def test_a_lease_that_fails_keeps_its_messages(store: Store, rows: Rows) -> None:
     feed, ends = await make_feed(store)
     (receipt,) = await claim(store, "evt_1")
