@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from oncehook import ConfigurationError, Inbox, TransactionClosed
 from tests.support.servers import sqlite_file
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, next_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -83,3 +83,21 @@ async def test_statements_of_oncehook_and_of_the_handler_share_one_transaction(s
     rows = await transaction.run_query(lambda sql: "SELECT x FROM t WHERE :input = :input", "{}")
     assert rows == [(7,)]
     await transaction.rollback()
+
+
+def select_input(sql: Any) -> str:
+    return "SELECT :input"
+
+
+async def test_statement_that_waits_for_the_write_lock_does_not_keep_it_after_a_rollback(sessions: Any) -> None:
+    """As that of an effect whose plain handler times out while another handler has the lock."""
+    first, second, third = (sessions.transaction() for _ in range(3))
+    await asyncio.to_thread(first.make_tx(is_async=False).execute, text("CREATE TABLE t (x)"))
+    waiting = asyncio.create_task(second.run_query(select_input, "{}"))
+    await next_turn()
+    await second.rollback()
+    await first.rollback()
+    with pytest.raises(TransactionClosed, match="after its handler had ended"):
+        await asyncio.wait_for(waiting, 30)
+    assert await asyncio.wait_for(third.run_query(select_input, "{}"), 30) == [("{}",)]
+    await third.rollback()
