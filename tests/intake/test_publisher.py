@@ -14,7 +14,7 @@ from oncehook.intake.envelope import unseal
 from oncehook.intake.open_broker import open_broker
 from oncehook.intake.publisher import FIRST_PAUSE, IntakePublisher
 from oncehook.model.delivery import Delivery
-from oncehook.model.errors import IntakeFull
+from oncehook.model.errors import BrokerUnavailable, IntakeFull
 from oncehook.objects.payload_objects import PayloadObjects
 from oncehook.providers.source import Source
 from tests.support.clocks import ManualClock
@@ -100,6 +100,28 @@ async def test_broker_that_does_not_answer_delays_a_delivery_for_a_limited_time(
         assert not await publish(publisher, "evt_2")
     clock.advance(FIRST_PAUSE)
     assert publisher._paused_until["stripe"] > clock.monotonic(), "the second pause is longer"
+
+
+class Failing:
+    """A broker that does not respond while it is down."""
+
+    name, max_message = "failing", 10_000
+    is_down = False
+
+    async def publish(self, message: bytes, message_id: str) -> None:
+        if self.is_down:
+            raise BrokerUnavailable("it is down")
+
+
+async def test_pause_is_short_again_after_a_publish_has_succeeded() -> None:
+    broker, clock = Failing(), ManualClock()
+    publisher = make_publisher(cast(Broker, broker), clock)
+    for number in range(6):
+        broker.is_down = True
+        assert not await publish(publisher, f"evt_lost_{number}")
+        broker.is_down = False
+        clock.advance(FIRST_PAUSE)
+        assert await publish(publisher, f"evt_{number}"), "a short failure is followed by a short pause"
 
 
 async def test_more_bytes_than_may_wait_for_the_broker_are_unavailable(broker: Broker) -> None:
