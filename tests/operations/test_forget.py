@@ -12,8 +12,10 @@ from oncehook.operations.forget import BATCH, find_mentions, forget, forget_tena
 from oncehook.store.store import Store
 from oncehook.testing import deliver
 from tests.support.events import Rows, make_claim, stripe_body
+from tests.support.payload_stores import FolderStore
 from tests.support.retention import events_with_payload
 from tests.support.servers import run_sql
+from tests.support.stores import open_store
 from tests.support.waiting import eventually
 from tests.support.work import claim, receipts_are
 
@@ -169,6 +171,19 @@ async def test_everything_of_a_tenant_is_erased_and_nothing_of_another(
         {"source": "stripe", "tenant": "acme", "count": 2},
         {"source": "stripe", "tenant": "acme", "state": 3},
     ]
+
+
+async def test_payload_object_of_a_tenant_is_deleted_when_its_erasure_ends(database: str, tmp_path: Path) -> None:
+    folder = FolderStore(tmp_path / "payloads")
+    async with open_store(database, payload_store=folder.address) as store:
+        addresses = {tenant: store.objects.address(b"body") for tenant in ("acme", "globex")}
+        for tenant, address in addresses.items():
+            event = make_claim("evt_1", tenant=tenant, body=b"", object=address)
+            await store.payload_objects.reserve([(address, event)])
+            await store.objects.write(address, b"body")
+            await store.claims.insert([event])
+        assert await forget_tenant(store, "stripe", "acme", actor="me@here") == 1
+        assert list(folder.objects()) == [addresses["globex"]]
 
 
 SIMILAR = ("my_shop-2", "MY_SHOP", "my-shop")
