@@ -10,6 +10,7 @@ from oncehook import Event, Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.runtime.managed_changes import SourceChanges
 from oncehook.runtime.managed_sources import managed_horizons
+from tests.support.ages import set_age
 from tests.support.clocks import ManualClock
 from tests.support.events import Rows
 from tests.support.managed import (
@@ -25,6 +26,7 @@ from tests.support.managed import (
     see_changes,
 )
 from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -230,6 +232,24 @@ async def test_settings_of_serial_order_apply_to_a_managed_source(managed_inbox:
         await changes.add("acme", [FIRST], settings)
         await see_changes(inbox)
         assert inbox._runtime.skip_failed == {"acme"}
+
+
+async def test_running_inbox_prunes_the_events_of_a_new_source_by_its_newest_settings(
+    managed_inbox: MakeInbox, database: str, rows: Rows
+) -> None:
+    """Were the first window still used, a duplicate of an event that was pruned early would be handled again."""
+    inbox = managed_inbox(worker=True)
+    async with inbox.lifespan(), operator(managed_inbox()) as changes:
+        loop = inbox._runtime._background._prune_loop
+        assert loop is not None
+        for window, event_id in (("40d", "evt_1"), ("60d", "evt_2")):
+            await changes.add("acme", [FIRST], {"provider": "stripe", "dedupe_window": window})
+            await see_changes(inbox)
+            await claim(inbox, event_id, source="acme")
+            set_age(database, event_id, 50, "processed")
+            await loop.prune_once()
+            await changes.remove("acme")
+    assert rows("SELECT event_id FROM webhook_receipts") == [("evt_2",)]
 
 
 async def test_events_of_a_managed_source_are_pruned_also_after_its_removal_and_without_a_key(

@@ -11,7 +11,7 @@ interrupted is repeated by the next run.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -259,13 +259,14 @@ async def prune_email(
 class PruneLoop:
     """Prunes in the background, every `every` seconds. Only the leader of the task `prune` prunes.
 
-    Each process becomes the leader in turn, because each may have other sources.
+    Each process becomes the leader in turn, because each may have other sources. `horizons` is read at every run: it
+    changes with the managed sources.
     """
 
     def __init__(
         self,
         store: Store,
-        horizons: Iterable[Horizon],
+        horizons: Collection[Horizon],
         *,
         effects: float | None = None,
         email: PruneEmail | None = None,
@@ -273,7 +274,7 @@ class PruneLoop:
         every: float = EVERY,
     ) -> None:
         self.store = store
-        self.horizons = list(horizons)
+        self.horizons = horizons
         self.effects = effects
         self.email = email
         self.first = first
@@ -314,13 +315,11 @@ class PruneLoop:
         Payloads that an earlier run of this process has scanned are scanned again only rarely.
         """
         scanned_until = None if self._runs % FULL_SCAN_EVERY == 0 else self._scanned_until
-        now = await self.store.operations.now()
-        done = await prune(
-            self.store, self.horizons, effects=self.effects, email=self.email, payloads_from=scanned_until
-        )
+        horizons, now = list(self.horizons), await self.store.operations.now()
+        done = await prune(self.store, horizons, effects=self.effects, email=self.email, payloads_from=scanned_until)
         if done is not None:
             self._runs += 1
-            self._scanned_until = min(cutoffs(self.horizons, now)[1].values(), default=None)
+            self._scanned_until = min(cutoffs(horizons, now)[1].values(), default=None)
         if done:
             counts = {"receipts": done.receipts.total(), "payloads": done.payloads.total(), "effects": done.effects}
             signals.emit("pruned", **counts, days=len(done.days), objects=done.objects)
