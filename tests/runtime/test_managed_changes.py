@@ -115,6 +115,18 @@ async def test_source_that_could_not_be_used_is_refused(
     assert rows("SELECT count(*) FROM webhook_sources") == [(0,)]
 
 
+async def test_source_that_keeps_events_longer_than_the_keys_of_effects_is_refused(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    """Else no process with a worker could start any more, also after the removal: the events may still be there."""
+    inbox = make_inbox(keys=[KEY], effect_retention="40d")
+    async with operator(inbox) as changes:
+        with pytest.raises(ConfigurationError, match=r"effect_retention is 40d: .* the minimum is 90d"):
+            await changes.add("acme", [FIRST], {**STRIPE, "dedupe_window": "90d"})
+        await changes.add("acme", [FIRST], {**STRIPE, "dedupe_window": "40d"})
+    assert rows("SELECT name FROM webhook_sources") == [("acme",)]
+
+
 async def test_forward_of_a_source_with_a_handler_is_refused(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox(keys=[KEY])
 

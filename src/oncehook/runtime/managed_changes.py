@@ -16,6 +16,7 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.nearest import hint
 from oncehook.model.rows import ManagedSource
 from oncehook.model.timestamps import rfc3339
+from oncehook.operations.prune import effect_horizon, horizon
 from oncehook.runtime.managed_sources import PRIVATE, check_sealing_keys, settings_of, split_settings
 from oncehook.store.rows import DirectoryChange
 from oncehook.store.store import Store
@@ -109,7 +110,9 @@ class SourceChanges:
         parsed = read_source(name, settings)
         if name in self.runtime.sources and name not in self.runtime.managed_sources:
             raise NameTaken(f"there is a source {name} in the configuration or in code: choose another name")
-        self.runtime.managed_sources.check(name, parsed)
+        source = self.runtime.managed_sources.check(name, parsed)
+        # Otherwise no process with a worker could start any more.
+        effect_horizon(self.runtime.settings, [horizon(name, parsed, source.provider, self.runtime.settings)])
 
     def _existing(self, name: str, row: ManagedSource | None) -> ManagedSource:
         if row is not None and row.removed_at is None:
