@@ -10,6 +10,7 @@ from oncehook import Event, Inbox, Retry
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.store.postgres.handler import MAX_AHEAD_SECONDS
 from oncehook.store.postgres.session import HandlerConnection
+from oncehook.store.transaction import TransactionClosed
 from tests.support.events import Rows, make_claim
 from tests.support.proxy import proxied
 from tests.support.servers import run_sql
@@ -65,6 +66,17 @@ async def test_cancelled_begin_releases_its_slot(database: str) -> None:
             connection = await asyncio.wait_for(connections.take(), 30)
             await connections.roll_back(connection)
             connections.release(connection)
+
+
+async def test_transaction_that_was_abandoned_takes_no_connection(database: str) -> None:
+    """A thread that continues after its handler's timeout may still request an effect."""
+    async with open_store(database, concurrency=1) as store:
+        abandoned = store.transaction()
+        await abandoned.rollback()
+        with pytest.raises(TransactionClosed, match="after its handler had ended"):
+            await abandoned.run_query(lambda sql: "SELECT $1", "{}")
+        connection = await asyncio.wait_for(handler_connections(store).take(), 30)
+        handler_connections(store).release(connection)
 
 
 async def test_no_transaction_stays_open_after_the_last_handler(
