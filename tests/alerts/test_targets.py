@@ -1,5 +1,6 @@
 """Each kind of alert target against a real receiver: what it gets, and errors without secrets."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -74,6 +75,17 @@ async def test_command_gets_the_alert_on_standard_input_without_a_shell(tmp_path
     assert json.loads(body)["data"]["summary"] == OPENED.summary
 
 
+HANGS = """
+import os, signal, subprocess, sys
+child = subprocess.Popen(["sleep", "600"])
+with open(sys.argv[1] + ".new", "w") as file:
+    print(child.pid, file=file)
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+signal.pause()
+"""
+"""A program that starts another one, writes its process id to a file, and hangs."""
+
+
 async def test_failed_command_hides_its_arguments_and_its_child_processes_are_killed(tmp_path: Path) -> None:
     python = Path(sys.executable).name
     target = make_target(command=[sys.executable, "-c", "import sys; sys.exit(3)", "token-of-the-pager"])
@@ -81,17 +93,21 @@ async def test_failed_command_hides_its_arguments_and_its_child_processes_are_ki
     assert (
         await failure_of(make_target(command=["/no/such/program"]))
     ) == "program cannot be run: No such file or directory"
-    script = """
-import signal, subprocess, sys
-child = subprocess.Popen(["sleep", "600"])
-with open(sys.argv[1], "w") as file:
-    print(child.pid, file=file)
-signal.pause()
-"""
-    hangs = make_target(command=[sys.executable, "-c", script, str(tmp_path / "child")], timeout="1s")
+    hangs = make_target(command=[sys.executable, "-c", HANGS, str(tmp_path / "child")], timeout="1s")
     assert await failure_of(hangs) == f"{python} did not finish within 1 s"
     child = int((tmp_path / "child").read_text())
     await eventually(lambda: not is_running(child))
+
+
+async def test_command_is_killed_with_its_child_processes_when_the_inbox_stops(tmp_path: Path) -> None:
+    """A stop cancels the notifications that are being sent."""
+    target = make_target(command=[sys.executable, "-c", HANGS, str(tmp_path / "child")], timeout="60s")
+    sending = asyncio.create_task(target.send(OPENED))
+    await eventually(lambda: (tmp_path / "child").exists(), "the command runs")
+    child = int((tmp_path / "child").read_text())
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await eventually(lambda: not is_running(child), "the child process is killed")
 
 
 def is_running(process: int) -> bool:
