@@ -76,3 +76,17 @@ async def test_managed_source_may_have_managed_tenants(make_inbox: MakeInbox) ->
         await sources.remove("shop")
         await see_changes(inbox)
         assert await delivery_status(inbox, "shop/acme", FIRST) == 404
+
+
+async def test_row_that_cannot_be_used_leaves_the_tenants_of_its_source(make_inbox: MakeInbox, rows: Rows) -> None:
+    inbox, other = make_inbox(keys=[KEY]), make_inbox(keys=[KEY])
+    async with inbox.lifespan(), operator(other) as sources:
+        await sources.add("shop", [], {"provider": "stripe", "tenants": True})
+        async with tenant_operator(other, "shop") as changes:
+            await changes.add("acme", [FIRST])
+        await see_changes(inbox)
+        rows("UPDATE webhook_revisions SET number = number + 1")
+        revision = "(SELECT number FROM webhook_revisions)"
+        rows(f'UPDATE webhook_sources SET settings = \'{{"provider": "gone"}}\', revision = {revision}')
+        await see_changes(inbox)
+        assert await delivery_status(inbox, "shop/acme", FIRST) == 202
