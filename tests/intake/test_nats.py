@@ -1,5 +1,6 @@
 """NATS JetStream as the broker of an intake: its stream, redelivery, and rejected messages."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -54,6 +55,26 @@ async def test_message_without_an_ack_is_delivered_again_with_the_same_id(
     await broker.ack([first])  # the ack of either delivery counts
     await broker.ack([again])
     assert await queue.messages() == 0
+
+
+async def test_receive_that_was_cancelled_takes_no_message_from_others(queue: NatsIntake, broker: NatsBroker) -> None:
+    """A consumer that stops cancels its receive, and the server would still have the request."""
+    receiving = asyncio.create_task(broker.receive())
+
+    async def is_waiting() -> bool:
+        return (await broker.status()).consumers == 1
+
+    await eventually(is_waiting, "the server has the request")
+    receiving.cancel()
+    await asyncio.gather(receiving, return_exceptions=True)
+    other = NatsBroker(parse_broker(queue.intake), "stripe")
+    await other.start()
+    try:
+        await queue.put(b"hello")
+        (message,) = await other.receive()
+        assert message.receives == 1, "it was not delivered to the cancelled request before"
+    finally:
+        await other.stop()
 
 
 async def test_message_that_is_extended_is_not_delivered_again(queue: NatsIntake, broker: NatsBroker) -> None:
