@@ -1,5 +1,6 @@
 """Counts are written periodically and when the inbox stops: uses of secrets, rejections and ack latencies."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from oncehook.receiver.count_writers import PeriodicWriter
 from oncehook.testing import deliver, post
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.stores import missing_table
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, next_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,18 @@ async def test_uses_of_a_failed_write_are_part_of_the_next_write(inbox: Inbox, r
     await inbox._runtime.reception.secret_uses.write()
     await inbox._runtime.reception.secret_uses.write()
     assert [row[2] for row in rows(USES)] == [1]
+
+
+async def test_use_during_a_write_is_part_of_the_next_write(inbox: Inbox, rows: Rows) -> None:
+    await deliver(inbox, "stripe", stripe_body())
+    writer = inbox._runtime.reception.secret_uses
+    writing = asyncio.create_task(writer.write())
+    await next_turn()
+    assert not writing.done()
+    inbox._runtime.sources["stripe"].uses[0] += 1  # as a delivery that is verified now
+    await writing
+    await writer.write()
+    assert [row[2] for row in rows(USES)] == [2]
 
 
 async def test_rejections_of_a_failed_write_are_part_of_the_next_write(inbox: Inbox, rows: Rows) -> None:
