@@ -123,6 +123,9 @@ async def test_move_copies_every_row_and_nothing_runs_twice(databases: ShardData
     assert sent == sorted([*(f"one:evt_{n}" for n in range(5)), "one:evt_9", "two:evt_0"])
 
 
+TRIGGERS = "SELECT tgname FROM pg_trigger WHERE tgname ~ '^webhook_(guard|note|drop)_' AND tgparentid = 0"
+
+
 async def test_source_moves_back_and_forth(databases: ShardDatabases) -> None:
     async with running(databases) as inbox:
         for number, to in enumerate(("a", "main", "a")):
@@ -131,8 +134,7 @@ async def test_source_moves_back_and_forth(databases: ShardDatabases) -> None:
             await (await mover(inbox, to)).run()
             assert databases.events("a" if to == "main" else "main") == []
             assert len(databases.events(to)) == number + 1
-    triggers = "SELECT tgname FROM pg_trigger WHERE tgname ~ '^webhook_(guard|note|drop)_' AND tgparentid = 0"
-    assert len(databases.rows("main", triggers)) == 2 and databases.rows("a", triggers) == []
+    assert len(databases.rows("main", TRIGGERS)) == 2 and databases.rows("a", TRIGGERS) == []
 
 
 async def test_process_with_the_old_route_claims_in_the_new_shard(databases: ShardDatabases) -> None:
@@ -230,6 +232,7 @@ async def test_move_is_aborted_before_its_commit(databases: ShardDatabases, step
         await eventually(is_accepted, "the old shard accepts")
         await settle(databases, "main", 2)
         assert databases.events("a") == []
+        assert [databases.rows(shard, TRIGGERS) for shard in ("main", "a")] == [[], []], "nothing is recorded"
         await (await mover(inbox)).run()
         assert databases.events("a") == ["evt_1", "evt_2"]
 
