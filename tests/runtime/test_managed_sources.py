@@ -252,6 +252,17 @@ async def test_running_inbox_prunes_the_events_of_a_new_source_by_its_newest_set
     assert rows("SELECT event_id FROM webhook_receipts") == [("evt_2",)]
 
 
+async def test_start_fails_before_any_work_if_a_managed_source_outlives_the_keys_of_effects(
+    managed_inbox: MakeInbox,
+) -> None:
+    async with operator(managed_inbox()) as changes:
+        await changes.add("acme", [FIRST], {"provider": "stripe", "dedupe_window": "90d"})
+    inbox = managed_inbox(worker=True, effect_retention="40d")
+    with pytest.raises(ConfigurationError, match=r"effect_retention is 40d: .* the minimum is 90d"):
+        await inbox.start()
+    assert inbox._runtime.worker is None and not inbox._runtime._store_is_open
+
+
 async def test_events_of_a_managed_source_are_pruned_also_after_its_removal_and_without_a_key(
     managed_inbox: MakeInbox, make_inbox: MakeInbox
 ) -> None:

@@ -25,10 +25,11 @@ def check_configuration(runtime: "Runtime") -> None:
 
 
 def check_sources(runtime: "Runtime") -> None:
-    """Raise ConfigurationError for alerts or handlers that contradict the sources.
+    """Raise ConfigurationError for alerts, handlers or retention that contradict the sources.
 
     The managed sources are known. A handler may be for a managed source that was removed: its events may still wait.
     """
+    effect_horizon(runtime.settings, runtime.horizons.values())
     if runtime.configuration.alerts:
         runtime.alerts.check(removed=runtime.managed_sources.rows)
     types_of = {name: source.settings.types for name, source in runtime.sources.items()}
