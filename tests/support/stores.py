@@ -3,11 +3,13 @@
 import inspect
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from typing import Any
 
 from oncehook.config.settings import Settings
 from oncehook.model.claim import Claim
 from oncehook.model.lease import Leased, Settled
+from oncehook.model.rows import StoredAttempt
 from oncehook.model.states import State
 from oncehook.store import make_store
 from oncehook.store.postgres.database import PostgresDatabase
@@ -96,6 +98,12 @@ async def settle(store: Store, leased: Sequence[Leased], status: State = State.P
     """Settle these receipts. Fails if a lease was lost."""
     attempts = [Settled(receipt.receipt, receipt.lease, status, status.value, **more) for receipt in leased]
     assert await store.leases.settle(attempts) == {receipt.receipt for receipt in leased}
+
+
+def seconds_taken(attempt: StoredAttempt) -> float:
+    """How long an attempt took, by its recorded times."""
+    assert attempt.started_at is not None and attempt.ended_at is not None, "the attempt must have begun and ended"
+    return (datetime.fromisoformat(attempt.ended_at) - datetime.fromisoformat(attempt.started_at)).total_seconds()
 
 
 def statuses(database: str) -> list[str]:
