@@ -1,15 +1,16 @@
 """Leases and the fencing counter: a worker that lost its lease can neither settle nor release the receipt."""
 
+import asyncio
 import time
 
 import pytest
 
-from oncehook.model.lease import Settled
+from oncehook.model.lease import LeaseKey, Settled
 from oncehook.model.states import State
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
 from tests.support.servers import run_sql
-from tests.support.stores import claim_and_lease, lose_lease, processed
+from tests.support.stores import claim_and_lease, lose_lease, processed, seconds_taken
 from tests.support.waiting import eventually
 from tests.support.work import claim
 
@@ -109,6 +110,58 @@ async def test_expired_leases_are_read_in_pages(store: Store) -> None:
     first = await store.leases.expired(2, 0)
     rest = await store.leases.expired(2, first[-1].receipt)
     assert [row.receipt for row in first + rest] == receipts
+
+
+async def extend(store: Store, key: LeaseKey, seconds: float) -> None:
+    """Extend a lease as the heartbeat does."""
+    connection = store.heartbeat_connection()
+
+    def beat() -> None:
+        try:
+            connection.extend([key], seconds)
+        finally:
+            connection.close()
+
+    await asyncio.to_thread(beat)
+
+
+async def test_pages_of_expired_leases_skip_none_in_whatever_order_they_expired(store: Store) -> None:
+    """A sweep continues after the last receipt of a page. The first receipt is extended, so it expires last."""
+    leased = await claim_and_lease(store, 3, seconds=60.0)
+    await extend(store, leased[0].lease_key, 90.0)
+    await store.schema.move_times_back(120)
+    found: list[int] = []
+    while page := await store.leases.expired(1, found[-1] if found else 0):
+        assert len(page) == 1, "a page must have at most as many receipts as asked for"
+        found.append(page[0].receipt)
+    assert found == [receipt.receipt for receipt in leased]
+
+
+async def test_heartbeat_extends_only_the_receipts_of_its_worker(store: Store) -> None:
+    """Also among receipts whose leases have the same fencing counter."""
+    inline = [make_claim(f"evt_{n}", inline_seconds=60.0, inline_lease=7, status=State.PROCESSING) for n in range(2)]
+    first, second = await store.claims.insert(inline)
+    await extend(store, (first.receipt, 7), 3600.0)
+    await store.schema.move_times_back(120)
+    assert [row.receipt for row in await store.leases.expired(10, 0)] == [second.receipt]
+
+
+async def test_attempt_of_a_crashed_worker_began_with_its_lease_not_with_its_last_heartbeat(store: Store) -> None:
+    (leased,) = await claim_and_lease(store)
+    await store.schema.move_times_back(120)
+    await extend(store, leased.lease_key, 60.0)
+    crashed = Settled(leased.receipt, leased.lease, State.RETRYING, "crashed", after=0.0, crashed=True)
+    assert await store.leases.settle([crashed]) == {leased.receipt}
+    (attempt,) = await store.receipts.attempts(leased.receipt)
+    assert seconds_taken(attempt) >= 120
+
+
+async def test_heartbeat_does_not_lease_a_settled_receipt_again(store: Store, rows: Rows) -> None:
+    """It may be sent while its handler settles."""
+    (leased,) = await claim_and_lease(store)
+    assert await store.leases.settle([processed(leased)]) == {leased.receipt}
+    await extend(store, leased.lease_key, 60.0)
+    assert rows("SELECT status, lease_until FROM webhook_receipts") == [("processed", None)]
 
 
 async def test_inline_receipt_is_leased_only_while_it_is_retrying_or_expired(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import psycopg
 import pytest
 
 from oncehook.model.errors import StoreUnavailable
@@ -65,3 +66,24 @@ async def test_lost_connection_raises_unavailable_and_the_next_call_connects_aga
             await asyncio.to_thread(extend)
         finally:
             await asyncio.to_thread(connection.close)
+
+
+async def test_heartbeat_does_not_wait_for_a_receipt_that_another_session_has_locked(
+    store: Store, database: str, rows: Rows
+) -> None:
+    """A hung session must not let the leases of all other handlers expire."""
+    hung, other = await claim_and_lease(store, 2)
+    connection = store.heartbeat_connection()
+
+    def extend() -> None:
+        try:
+            connection.extend([hung.lease_key, other.lease_key], 3600.0)
+        finally:
+            connection.close()
+
+    with psycopg.connect(database) as session:
+        session.execute("SELECT 1 FROM webhook_receipts WHERE id = %s FOR UPDATE", [hung.receipt])
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(extend)
+    await store.schema.move_times_back(120)
+    assert [row.receipt for row in await store.leases.expired(10, 0)] == [hung.receipt]
