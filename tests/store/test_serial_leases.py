@@ -14,9 +14,9 @@ from oncehook.operations.forget import forget
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
-from tests.support.events import make_claim
+from tests.support.events import Rows, make_claim
 from tests.support.servers import run_sql
-from tests.support.stores import claims_with_key, event_ids, interleave, settle
+from tests.support.stores import claims_with_key, event_ids, interleave, processed, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +40,43 @@ async def test_next_receipt_of_a_key_is_leased_after_the_first_is_settled(store:
     assert event_ids(await lease(store)) == ["b-1"]
 
 
+async def test_lease_of_a_key_has_its_own_fence_and_expires(store: Store, rows: Rows) -> None:
+    await store.claims.insert(claims_with_key("a", 1))
+    (first,) = await lease(store)
+    assert await store.leases.release([first.lease_key]) == 1
+    (again,) = await lease(store)
+    assert await store.leases.settle([processed(first)]) == set(), "two leases of one event need different fences"
+    assert rows("SELECT worker FROM webhook_receipts") == [("test",)]
+    await store.schema.move_times_back(20)
+    assert await store.leases.expired(10, 0) == []
+    await store.schema.move_times_back(20)
+    assert [row.receipt for row in await store.leases.expired(10, 0)] == [again.receipt]
+
+
+async def test_leased_event_has_its_own_payload(store: Store, rows: Rows) -> None:
+    with_keys = [make_claim(f"{key}-0", serial_key=key, headers=f'{{"of":"{key}-0"}}') for key in ("a", "b")]
+    free = [make_claim(name, headers=f'{{"of":"{name}"}}') for name in ("free_1", "free_2")]
+    await store.claims.insert([*with_keys, *free])
+    rows("UPDATE webhook_payloads SET object = 'object of ' || receipt_id")
+    leased = await lease(store)
+    assert sorted(event_ids(leased)) == ["a-0", "b-0", "free_1", "free_2"]
+    for event in leased:
+        assert event.body == b'{"id": "%s"}' % event.event_id.encode()
+        assert event.headers == f'{{"of":"{event.event_id}"}}'
+        assert event.object == f"object of {event.receipt}"
+
+
 async def test_same_key_in_another_source_is_another_key(store: Store) -> None:
     await store.claims.insert([*claims_with_key("a", 1), *claims_with_key("a", 1, source="github")])
     assert sorted(leased.source for leased in await lease(store)) == ["github", "stripe"]
+
+
+async def test_running_event_blocks_only_its_own_source(store: Store) -> None:
+    await store.claims.insert(claims_with_key("a", 1, source="github"))
+    assert event_ids(await lease(store)) == ["a-0"]
+    await store.claims.insert(claims_with_key("a", 2))
+    (other,) = await lease(store)
+    assert (other.source, other.event_id) == ("stripe", "a-0")
 
 
 async def test_released_or_crashed_receipt_stays_the_first_of_its_key(store: Store) -> None:
@@ -90,6 +124,27 @@ async def test_dead_letter_without_a_payload_does_not_block_its_key(store: Store
     await settle(store, head, State.FAILED)
     assert await lease(store) == []
     assert await forget(store, [head[0].receipt], actor="test", object_id="a") == 1
+    assert event_ids(await lease(store)) == ["a-1"]
+
+
+async def test_dead_letter_blocks_only_its_own_key(store: Store) -> None:
+    others = [*claims_with_key("a", 1, source="github"), *claims_with_key("b", 1), make_claim("free")]
+    await store.claims.insert([*claims_with_key("a", 2), *others])
+    leased = {(receipt.source, receipt.event_id): receipt for receipt in await lease(store)}
+    assert sorted(leased) == [("github", "a-0"), ("stripe", "a-0"), ("stripe", "b-0"), ("stripe", "free")]
+    await settle(store, [leased["stripe", "a-0"], leased["stripe", "free"]], State.FAILED)
+    await settle(store, [leased["github", "a-0"], leased["stripe", "b-0"]])
+    await store.claims.insert([*claims_with_key("a", 1, 1, source="github"), *claims_with_key("b", 1, 1)])
+    assert sorted((receipt.source, receipt.event_id) for receipt in await lease(store)) == [
+        ("github", "a-1"),
+        ("stripe", "b-1"),
+    ]
+
+
+async def test_event_that_is_held_without_a_handler_does_not_block_its_key(store: Store, rows: Rows) -> None:
+    await store.claims.insert(claims_with_key("a", 2))
+    held = "UPDATE webhook_receipts SET unhandled_at = received_at WHERE event_id = 'a-0'"
+    rows(held)
     assert event_ids(await lease(store)) == ["a-1"]
 
 

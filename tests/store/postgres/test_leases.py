@@ -73,6 +73,16 @@ async def test_lease_skips_a_receipt_that_another_transaction_has_locked(store: 
     assert event_ids(await lease(store)) == ["evt_1"]
 
 
+async def test_key_whose_first_receipt_is_locked_is_skipped(store: Store, database: str) -> None:
+    await store.claims.insert([*claims_with_key("a", 2), *claims_with_key("b", 1)])
+    with psycopg.connect(database) as other:
+        other.execute("SELECT 1 FROM webhook_receipts WHERE event_id = 'a-0' FOR UPDATE")
+        async with asyncio.timeout(5):
+            leased = await lease(store)
+    assert event_ids(leased) == ["b-0"], "a worker neither waits for another one, nor overtakes the first event"
+    assert event_ids(await lease(store)) == ["a-0"]
+
+
 async def test_order_of_a_key_is_the_order_of_arrival_not_of_ids(postgres: Postgres) -> None:
     database = postgres.database(migrated=True)
     async with open_store(database) as early, open_store(database) as late:
