@@ -48,3 +48,11 @@ async def test_up_to_a_hundred_duplicates_of_each_kind_are_recorded_per_receipt(
     counts = "SELECT receipt_id, same_body, count(*) FROM webhook_deliveries GROUP BY 1, 2 ORDER BY 1, 2"
     assert rows(counts) == [(receipt, False, MAX_DUPLICATES), (receipt, True, MAX_DUPLICATES), (other, True, 1)]
     assert MAX_DUPLICATES == 100
+
+
+async def test_duplicates_of_two_receipts_in_one_batch_have_a_limit_each(store: Store, rows: Rows) -> None:
+    first, second = [await claim_one(store, make_claim(name, fingerprint=b"f")) for name in ("evt_1", "evt_2")]
+    flood = [Duplicate((first, second)[n % 2], None, b"f", True) for n in range(2 * MAX_DUPLICATES)]
+    await store.claims.note_duplicates(flood)
+    counts = "SELECT receipt_id, count(*) FROM webhook_deliveries GROUP BY 1 ORDER BY 1"
+    assert rows(counts) == [(first, MAX_DUPLICATES), (second, MAX_DUPLICATES)]

@@ -45,6 +45,16 @@ async def test_claim_with_objects_and_copies_and_small_bodies_records_all(store:
     assert stored == [(b"", address_of("a")), (b"small", None)]
 
 
+async def test_object_that_another_event_has_is_never_taken(store: Store, rows: Rows) -> None:
+    """Pruning one of the events would delete the body of the other."""
+    first, second = (make_claim(event_id, body=b"", object=address_of("a")) for event_id in ("evt_1", "evt_2"))
+    await store.payload_objects.reserve([(address_of("a"), first)])
+    await store.claims.insert([first])
+    with pytest.raises(RowRefused):
+        await store.claims.insert([second])
+    assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
+
+
 async def test_object_that_was_released_is_never_taken_by_a_late_claim(store: Store, rows: Rows) -> None:
     late = make_claim("evt_1", body=b"", object=address_of("a"))
     await store.payload_objects.reserve([(address_of("a"), late)])

@@ -12,6 +12,7 @@ from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, private_postgres, run_sql
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +83,27 @@ async def test_locked_receipt_does_not_delay_other_claims(store: Store, database
     await holder.close()
     assert [claimed.fresh for claimed in outcome] == [False, False, True]
     assert (outcome[0].receipt, outcome[0].same_body) == (held.receipt, False)
+
+
+async def test_claims_of_a_batch_are_inserted_in_the_order_of_their_events(store: Store, database: str) -> None:
+    """Whatever their order in the batch is: else two receivers of the same events could wait for each other."""
+    columns = "(id, source, provider, event_id, type, status, fingerprint)"
+    insert = f"INSERT INTO webhook_receipts {columns} VALUES ($1, 'stripe', 'stripe', $2, 't', 'received', '')"
+    holder, other = [await asyncpg.connect(database) for _ in range(2)]
+    held, probe = holder.transaction(), other.transaction()
+    await held.start()
+    await holder.execute(insert, 10**9, "a")
+    batch = asyncio.create_task(store.claims.insert([make_claim("b"), make_claim("a")]))
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    await eventually(lambda: bool(run_sql(database, waiting)), "the claim waits for the event `a`")
+    await probe.start()
+    await other.execute("SET LOCAL lock_timeout = '100ms'")
+    await other.execute(insert, 10**9 + 1, "b")  # it would fail if the claim had inserted `b` already
+    await probe.rollback()
+    await held.rollback()
+    assert [claimed.fresh for claimed in await batch] == [True, True]
+    for connection in (holder, other):
+        await connection.close()
 
 
 async def test_claim_on_a_standby_fails_as_read_only(store: Store, database: str) -> None:

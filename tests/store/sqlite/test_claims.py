@@ -32,6 +32,15 @@ async def test_receipt_ids_are_consecutive_in_the_order_of_the_claims(store: Sto
     assert [outcome.receipt for outcome in claimed] == [1, 2, 3]
 
 
+async def test_receipt_ids_do_not_follow_those_of_another_table(store: Store, rows: Rows) -> None:
+    """An incident may be older than the first event."""
+    for number in range(3):
+        rows(f"INSERT INTO webhook_alerts (incident_id, target, word) VALUES ({number}, 'ops', 'opened')")
+    for number in range(1, 6):
+        (claimed,) = await store.claims.insert([make_claim(f"evt_{number}")])
+        assert (claimed.receipt, claimed.fresh) == (number, True)
+
+
 async def test_claim_that_waited_too_long_for_the_writer_is_not_stored(store: Store, rows: Rows) -> None:
     store.settings = replace(store.settings, claim_timeout=-1.0)
     with pytest.raises(StoreUnavailable, match="busy for too long"):
