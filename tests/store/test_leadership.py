@@ -41,6 +41,16 @@ async def test_each_task_has_its_own_leader(store: Store) -> None:
     ]
 
 
+async def test_taking_a_task_over_leaves_the_leader_of_another_task(store: Store) -> None:
+    """Its leader continues after its term, as no other process took over."""
+    other = await store.leadership.take("another task", 60.0)
+    former = await lead(store)
+    await store.schema.move_times_back(61)
+    assert (await lead(store)).number == former.number + 1
+    assert other is not None
+    await store.leadership.extend(other, 60.0)
+
+
 async def test_leader_that_stalled_for_its_term_is_replaced_and_cannot_extend(store: Store) -> None:
     former = await lead(store)
     await store.schema.move_times_back(61)
@@ -88,6 +98,8 @@ async def test_same_counter_of_another_process_does_not_match(store: Store, rows
     assert successor.number == former.number
     with pytest.raises(LeadershipLost):
         await store.leadership.extend(former, 60.0)
+    await store.leadership.release(former)
+    assert await store.leadership.take("task", 60.0) is None, "a former leader must not release its successor"
     await store.leadership.extend(successor, 60.0)
 
 
