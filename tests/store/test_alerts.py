@@ -4,10 +4,15 @@ from typing import Any
 
 import pytest
 
+from oncehook import Inbox
 from oncehook.model.incident import SettledAlert, TargetLease
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
 from oncehook.store.leadership import Leadership, LeadershipLost
 from oncehook.store.store import Store
+from oncehook.testing import advance
 from tests.support.events import Rows
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +60,25 @@ async def test_ack_counts_are_added_up_per_bucket(store: Store) -> None:
     await store.alerts.note_acks({("stripe", 3): 5})
     buckets = await store.alerts.measure("ack_buckets", {"seconds": 300})
     assert {(row.source, row.bucket): row.value for row in buckets} == {("stripe", 3): 15, ("stripe", 7): 1}
+
+
+async def test_age_of_an_event_counts_from_its_replay_also_while_its_handler_runs(inbox: Inbox) -> None:
+    """Otherwise a replay of old dead letters would open an incident as soon as a worker leases the first of them."""
+    store = inbox._runtime.store
+
+    async def age() -> float:
+        (row,) = await store.alerts.measure("oldest_unfinished", {})
+        return float(row.value)
+
+    (receipt,) = await claim(inbox, "evt_1")
+    (leased,) = await store.leases.take(1, 30, "worker")
+    await store.leases.settle([Settled(leased.receipt, leased.lease, State.FAILED, "failed", error="not today")])
+    await advance(inbox, "1d")
+    assert await store.operations.replay([receipt], "ops@host", {}) == [receipt]
+    await advance(inbox, "4m")
+    assert 239 < await age() < 300
+    assert len(await store.leases.take(1, 30, "worker")) == 1
+    assert 239 < await age() < 300
 
 
 async def test_former_leader_records_nothing(store: Store, rows: Rows) -> None:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from oncehook import Event, Inbox, Retry
+from oncehook.observability.metrics import TALLY
 from oncehook.store.postgres.session import session_name
 from oncehook.worker import rescue as rescue_module
 from oncehook.worker.rescue import SESSION_SCANS, CrashedWorkers, keep_rescuing, rescue
@@ -37,6 +38,28 @@ async def test_an_expired_lease_counts_as_an_attempt_until_the_event_is_a_dead_l
     assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
     logged = [(line["event"], line["event_id"], line["attempt"]) for line in lines()]
     assert logged == [("lease_expired", "evt_1", 1), ("lease_expired", "evt_1", 2), ("dead_letter", "evt_1", 2)]
+
+
+def count_attempts(outcome: str) -> float:
+    return TALLY.counters["oncehook_processed_total", "stripe", "main", outcome]
+
+
+async def test_a_crash_that_makes_a_dead_letter_is_counted_as_a_failure(inbox: Inbox, rows: Rows) -> None:
+    """Alerts on dead letters add up the outcome `failed`, whichever way the last attempt ended."""
+
+    @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=2, first=0, most=0))
+    async def paid(event: Event) -> None: ...
+
+    runtime, counts = inbox._runtime, []
+    crashed, failed = count_attempts("crashed"), count_attempts("failed")
+    await claim(inbox, "evt_1")
+    for crash in (1, 2):
+        assert len(await runtime.store.leases.take(1, 30, "gone", rescued=crash > 1)) == 1
+        rows(EXPIRED)
+        assert await rescue(runtime.store, runtime.handlers, runtime.sources) == 1
+        counts.append((count_attempts("crashed") - crashed, count_attempts("failed") - failed))
+    assert rows("SELECT status FROM webhook_receipts") == [("failed",)]
+    assert counts == [(1, 0), (1, 1)]
 
 
 EXPIRED = "UPDATE webhook_receipts SET lease_until = '2026-01-01T00:00:00.000000Z'"
