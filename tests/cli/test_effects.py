@@ -89,6 +89,18 @@ def test_effects_are_listed_in_a_table_and_as_json(run: Run, filled: Path) -> No
     assert (nothing.code, nothing.error) == (1, "no effect matches\n")
 
 
+def test_limit_holds_for_a_list_of_several_pages(
+    run: Run, filled: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.cli.effects.PAGE", 2)
+    rows("""INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id, status)
+            SELECT scope, 'copy of ' || key, kind, target, args, source, receipt_id, status FROM webhook_effects""")
+    whole = [row["id"] for row in run("effects", "--json").lines]
+    assert len(whole) == 4
+    for limit in (1, 2, 3):
+        assert [row["id"] for row in run("effects", "--json", "--limit", str(limit)).lines] == whole[:limit]
+
+
 def test_effects_of_tenants_are_listed_with_the_tenant(run: Run, filled: Path, rows: Rows) -> None:
     rows("UPDATE webhook_effects SET scope = 'stripe/acme' WHERE key = 'mail:done'")
     listed = run("effects").out

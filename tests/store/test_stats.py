@@ -68,6 +68,23 @@ async def test_rates_count_events_by_series_source_and_bucket(store: Store) -> N
     assert await store.stats.rates(now + timedelta(hours=1), 60) == []
 
 
+async def test_crash_counts_as_a_failed_attempt(store: Store) -> None:
+    await claim(store, "evt_1", "evt_2", "evt_3", "evt_4")
+    results = [
+        (State.PROCESSED, "processed", None),
+        (State.RETRYING, "retrying", 60.0),
+        (State.RETRYING, "crashed", 60.0),
+        (State.FAILED, "failed", None),
+    ]
+    for leased, (state, outcome, after) in zip(await store.leases.take(4, 30, "w"), results, strict=True):
+        result = Settled(
+            leased.receipt, leased.lease, state, outcome, after=after, error="E: x", crashed=outcome == "crashed"
+        )
+        await store.leases.settle([result])
+    rates = await store.stats.rates(await store.operations.now() - timedelta(hours=1), 86400)
+    assert [row.number for row in rates if row.series == "failed"] == [3]
+
+
 async def test_source_totals_are_counted_up_to_a_bound(store: Store) -> None:
     await claim(store, "a", "b", "c")
     await claim(store, "d", "e", status=State.FAILED)
