@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from oncehook import Event, Fail, Inbox, State
+from oncehook import Effect, Event, Fail, Inbox, State
+from oncehook.model.effect import EffectFilter
 from oncehook.model.receipt import Filter
 from oncehook.model.states import TRANSITIONS
 from oncehook.operations.replay import (
+    BATCH,
     REPLAYABLE,
     RateLimit,
     Replayed,
@@ -21,11 +23,14 @@ from oncehook.operations.replay import (
     pages,
     preview,
     replay,
+    replay_effects,
+    retry_now,
     whoami,
     with_horizon,
 )
 from oncehook.store.rows import Selection
 from tests.support.clocks import ManualClock
+from tests.support.effects import record
 from tests.support.events import Rows
 from tests.support.waiting import eventually
 from tests.support.work import all_rows, claim
@@ -302,6 +307,28 @@ async def test_replay_is_logged_once_with_actor_count_and_selection(
     (line,) = [vars(record) for record in caplog.records if vars(record).get("event") == "replayed"]
     assert (line["actor"], line["count"], line["selection"]) == ("ann@desk", 2, {"status": "failed"})
     assert {audit["run"] for audit in audit_records(rows)} == {line["run"]}
+
+
+async def test_retries_of_every_page_are_counted(inbox: Inbox, rows: Rows) -> None:
+    await claim(inbox, *(f"evt_{n:03}" for n in range(BATCH + 1)))
+    rows("""UPDATE webhook_receipts SET status = 'retrying', attempts = 1,
+            next_attempt_at = '2999-01-01T00:00:00.000000Z'""")
+    done = await retry_now(inbox._runtime.store, select_events(source="stripe"), actor="ann@desk")
+    assert (done.matched, done.count, done.left) == (BATCH + 1, BATCH + 1, {})
+
+
+async def test_replayed_effects_of_every_page_are_returned(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @inbox.effect
+    def send(effect: Effect, number: int) -> None: ...
+
+    await record(inbox, "evt_1", "evt_2", "evt_3")
+    rows("UPDATE webhook_effects SET status = 'failed'")
+    monkeypatch.setattr("oncehook.operations.replay.BATCH", 2)
+    ids = {row[0] for row in rows("SELECT id FROM webhook_effects")}
+    assert len(ids) == 3
+    assert await replay_effects(inbox._runtime.store, EffectFilter(source="stripe"), actor="ann@desk") == ids
 
 
 def test_json_of_an_empty_replay_has_zero_counts() -> None:

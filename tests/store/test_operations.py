@@ -42,6 +42,14 @@ async def test_replay_run_sums_up_its_batches(store: Store) -> None:
     assert rows["replay_started"].actor == "me" and set(rows) == {"replay", "replay_started"}
 
 
+async def test_batches_of_a_replay_are_in_the_history_of_their_receipts(store: Store) -> None:
+    first, second = await claim(store, "a", "b", status=State.FAILED)
+    for receipt in (first, second):
+        await store.operations.replay([receipt], "me", {"run": "r1"}, action="replay_batch")
+    assert [entry.actor for entry in await store.operations.replays(first)] == ["me"]
+    assert [entry.actor for entry in await store.operations.replays(second)] == ["me"]
+
+
 async def test_replay_skips_receipts_that_are_not_finished_or_have_no_type(store: Store) -> None:
     processing, retrying = await claim_and_lease(store, 2)
     await settle(store, [retrying], State.RETRYING, after=3600.0)

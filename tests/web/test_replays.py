@@ -38,6 +38,14 @@ async def test_error_selects_the_dead_letters_that_differ_only_in_their_ids(
     assert (plan.count, plan.matched) == (3, 3)
 
 
+async def test_error_selects_dead_letters_of_every_page(
+    context: Context, dead_letters: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "DEAD_LETTER_PAGE", 1)
+    selection = await select_events(context, EventFilterForm(status="failed", error="Fail: card evt_7 declined"))
+    assert sorted(selection.receipts or ()) == dead_letters
+
+
 async def test_too_many_dead_letters_with_one_error_are_a_problem(
     context: Context, dead_letters: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
