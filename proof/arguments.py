@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from `least`."""
+    """Return a parser of whole numbers that are not below `least`."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -16,7 +16,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def seed_range(text: str) -> range:
-    """Parse seeds such as 0:5000. The last number is not among them."""
+    """Parse a range of seeds such as 0:5000. The end is not included."""
     first, _, end = text.partition(":")
     if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
         raise ArgumentTypeError(f"expected the first seed and the end, such as 0:5000, got {text!r}")

@@ -1,4 +1,4 @@
-"""The badge of the README: an SVG of our own, with the figures of the last run."""
+"""The badge of the README: an SVG with the figures of the last run."""
 
 from typing import Any
 from xml.sax.saxutils import escape
@@ -23,9 +23,9 @@ SVG = """\
 
 
 def message(data: dict[str, Any]) -> str:
-    """The figures in a few words: the deliveries under faults, or the kills if these did not run.
+    """The figures in a few words: the deliveries under faults, or else the kills at crash points.
 
-    A run that lost an event has failed.
+    "0 lost" needs no count, because a run that loses an event fails.
     """
     results = data["parts"]
     failed = [name for name, result in results.items() if result.get("ok") is False]

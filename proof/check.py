@@ -1,4 +1,4 @@
-"""Checks the model of the inbox, and that every broken variant of it is found.
+"""Checks the model of the inbox, and that TLC finds every broken variant of it.
 
 python -m proof.check            all models, with a table of states, depth and seconds
 python -m proof.check --quick    one small model and one broken variant

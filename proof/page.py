@@ -31,7 +31,7 @@ BADGE = ROOT / "docs" / "images" / "proof.svg"
 MUTATION = ROOT / "proof" / "mutation" / "score.json"
 SHOWN = {name: invariant for name, invariant in INVARIANTS.items() if name != "schema"}
 KEPT = ("title", "statement", "ok", "seconds", "cpu_seconds", "facts", "command")
-"""What the page needs of a result. Other keys stay in the folder of the run."""
+"""The keys of a result that the page needs. Other keys stay in the folder of the run."""
 
 HEADER = """\
 <!-- Written by `make torture` from proof/last-run.json. Do not edit: your changes would be lost. -->
@@ -40,7 +40,7 @@ HEADER = """\
 
 `make torture` generates this page from its last run. Parts that were run separately are included. {verdict}
 
-This does not show that there is no bug. An ack covers a crash of the operating system and a power cut only with
+This does not prove that there is no bug. An ack covers a crash of the operating system and a power cut only with
 `synchronous=FULL` on SQLite, and with `fsync` and `synchronous_commit` on PostgreSQL; Oncehook does not start
 otherwise. It covers a failover of PostgreSQL only with a synchronous standby, and it never covers the loss of the disk.
 Simulated power cuts drop, keep or tear unsynced writes of a file. They cannot test a disk that reports writes it has
@@ -62,7 +62,7 @@ tests find, without those that change no behaviour. It takes longer than `make t
 
 
 def facts(result: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What a part counted. A result without facts has its numbers."""
+    """The figures of a part: its facts, or else every number in its result."""
     if "facts" in result:
         return [(label, value) for label, value in result["facts"]]
     skipped = {"seconds", "cpu_seconds", "code", "ok"}
@@ -176,7 +176,7 @@ def _run(data: dict[str, Any]) -> str:
         ("cores", str(data["cores"])),
     ]
     if data["seconds"] is not None:
-        rows.append(("duration, several parts at a time", minutes(data["seconds"])))
+        rows.append(("duration, with parts in parallel", minutes(data["seconds"])))
     return table(("the last run", ""), rows)
 
 

@@ -13,7 +13,7 @@ NICE = {MEASURED: 0, WAITING: 5, TESTING: 5, COMPUTING: 19}
 """The lanes, which run at the same time, and the priority of each. COMPUTING gets only time that no other lane uses."""
 SIMULATION = ("tests/system/test_simulation.py",)
 OWN_PROGRAMS = ("tests/system/test_proof_model.py",)
-"""Tests that run what is a part itself."""
+"""Tests that run a program which is a part itself."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Part:
     """MEASURED: times matter. WAITING: mostly waits for processes. TESTING: tests that compute, with time limits.
     COMPUTING: has no time limit, and takes the time that is left."""
     minutes: float
-    """What it takes in `make torture` on 2 cores."""
+    """How many minutes the part takes in `make torture` on 2 cores."""
     invariants: tuple[str, ...] = ()
     in_memory: bool = False
-    """Whether its databases are in memory, if there is enough: it makes hundreds, and cuts no power."""
+    """Whether its databases are in memory, if there is enough: it creates hundreds, and cuts no power."""
     is_alone: bool = False
     """Whether WAITING and TESTING begin after its end, because they would change what it measures."""
 
@@ -100,7 +100,7 @@ def all_parts() -> list[Part]:
         ),
         Part(
             "faults", "Kills and faults under load",
-            "Killed processes and databases, failovers, cut links and moved shards lose and double nothing.",
+            "Killed processes and databases, failovers, cut links and moved shards lose no event and apply none twice.",
             "pytest", _tests(faults, 4), WAITING, 12.0,
             ("I1", "I2", "I3", "I4", "I5", "I6", "I8", "I10", "I11", "I13", "I15", "I16", "I17"),
         ),

@@ -16,7 +16,7 @@ LOWEST = 19
 
 
 def set_priority(nice: int) -> None:
-    """Let this process and its session run with less priority. With the lowest, it runs when no other process does."""
+    """Lower the priority of this process and its session. With the lowest, they run only when no other process does."""
     os.nice(nice)
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(nice))

@@ -8,7 +8,7 @@ from tests.support import counts
 
 @dataclass(frozen=True)
 class Promise:
-    """A sentence of the README, and which counts of which parts are its evidence. No labels: all counts of a part."""
+    """A sentence of the README, and its evidence: counts of parts by label. Without labels, all counts of a part."""
 
     text: str
     evidence: Mapping[str, Sequence[str]]

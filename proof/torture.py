@@ -82,12 +82,12 @@ class Running:
         self.result = result
 
     def stop(self) -> None:
-        """Interrupt it, as Ctrl-C does, so that it stops its own servers. Then end what is left of its processes."""
+        """Interrupt it, as Ctrl-C does, so that it stops its own servers. Then kill its remaining processes."""
         process = self.process
         if process is None or process.returncode is not None:
             return
         with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGINT)  # Popen's way would reap it, and `run` waits for it
+            os.kill(process.pid, signal.SIGINT)  # Popen.send_signal could reap the process, for which `run` waits
         deadline = time.monotonic() + GRACE
         while process.returncode is None and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -96,7 +96,7 @@ class Running:
 
 
 class Lane(threading.Thread):
-    """Runs parts one after the other, after the lane that it waits for has run its parts that are alone."""
+    """Runs its parts one after the other. It waits until the lane `after` has run its parts that must run alone."""
 
     def __init__(self, name: str, parts: list[Running], after: "Lane | None" = None) -> None:
         super().__init__(name=name, daemon=True)
@@ -174,7 +174,7 @@ class Screen:
 
 def report_failures(parts: list[Running]) -> int:
     """Print how to repeat each failure. Returns how many parts failed."""
-    failed = [running for running in parts if running.state != "ok"]  # also one whose lane has ended by an error
+    failed = [running for running in parts if running.state != "ok"]  # including a part whose lane ended with an error
     for running in failed:
         log = running.log.relative_to(ROOT) if running.log.is_relative_to(ROOT) else running.log
         print(f"\n{running.part.name} failed. Log: {log}. Repeat: {running.part.repeat}")

@@ -2,7 +2,7 @@
 
 The triggers of the simulation record every committed change of a receipt and an effect, with the process that made it.
 `steps_of` writes each change as an action of the model, and TLC must be able to take these actions one after the other,
-with the same status and attempts after each. So the proofs about the model are about something that the code does.
+with the same status and attempts after each. So the model describes the code that ran.
 
 python -m proof.traces --seeds 0:100
 """
@@ -53,7 +53,7 @@ class Mapping:
         return slot
 
     def let_go(self, kind: str, row: Step) -> str:
-        """The slot of the process that made a change. If it never leased the row, the model allows nothing for it."""
+        """The slot of the process that made a change. If it never leased the row, TLC rejects the step."""
         slot = self._held.pop((kind, row["process"], row["row"]), None)
         if slot is None:
             return "s1"

@@ -48,7 +48,9 @@ def read_options() -> Options:
 def _kinds(text: str) -> frozenset[str]:
     kinds = frozenset(text.split(","))
     if unknown := sorted(kinds - NAMES):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is no kind of fault: expected F1 to F26, such as F1,F8")
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown)} is not a kind of fault: expected F1 to F26, such as F1,F8"
+        )
     return kinds
 
 

@@ -1,4 +1,4 @@
-"""The faults of PostgreSQL, of the way to it, and of SQLite."""
+"""The faults of PostgreSQL, of the connections to it, and of SQLite."""
 
 import asyncio
 import random
@@ -67,7 +67,7 @@ async def slow_database(world: World, chance: random.Random) -> bool:
 
 
 async def exhaust_connections(world: World, _: random.Random) -> bool:
-    """Take every connection that the server has left, and end those of the inbox."""
+    """Open every connection that the server still allows, and end those of the inbox."""
 
     def take() -> Iterator[psycopg.Connection]:
         with suppress(psycopg.OperationalError):
@@ -104,7 +104,7 @@ async def restart_pooler(world: World, _: random.Random) -> bool:
 
 @asynccontextmanager
 async def _recovering(world: World) -> AsyncIterator[None]:
-    """A disk fault may end PostgreSQL. Afterwards it is started again, as a service manager does it."""
+    """Start PostgreSQL again after the block, as a service manager does: a disk fault may end it."""
     try:
         yield
     finally:

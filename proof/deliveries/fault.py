@@ -19,7 +19,7 @@ class Fault:
     postgres: bool = True
     sqlite: bool = True
     needs: str | None = None
-    """The part of the world that it acts on."""
+    """The attribute of `World` that the fault acts on. Without it, the run leaves the fault out."""
 
     def fits(self, world: World) -> bool:
         is_there = self.needs is None or getattr(world, self.needs) is not None

@@ -44,7 +44,7 @@ async def run(tx: Any, statement: str, *values: object) -> None:
 
 
 async def book(event: Event, tx: Any) -> None:
-    """Lock two rows, in an order that differs from that of the next object."""
+    """Lock two rows, in the opposite order of the handler of the next object."""
     first = int(event["data.object.id"].rpartition("_")[2]) % 2
     for account in (first, 1 - first):
         await run(tx, BOOK, account)
@@ -66,7 +66,7 @@ async def misbehave(misdeed: str, tx: Any) -> None:
         case "fork":
             child = os.fork()
             if child == 0:
-                os.closerange(3, 1024)  # the connections too, which are also those of this process
+                os.closerange(3, 1024)  # closes the connections, which the child shares with this process
                 os._exit(0)
             os.waitpid(child, 0)
         case "memory":
@@ -74,7 +74,7 @@ async def misbehave(misdeed: str, tx: Any) -> None:
 
 
 def allocate_too_much() -> None:
-    """Need a gigabyte when the process may have 64 MB more."""
+    """Allocate a gigabyte while the process may use only 64 MB more."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, before[1]))

@@ -16,7 +16,7 @@ MISDEEDS = {
     "F24": ("fork",),
     "F26": ("memory",),
 }
-"""Kinds that a run applies through what a handler does."""
+"""The kinds that a handler of the run causes, and how it misbehaves for each."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ KINDS = (
     ),
     Kind(
         "F6",
-        "a client that disconnects in the body or before the response",
+        "a client that disconnects during the body or before the response",
         BOTH,
         ("tests/receiver/test_asgi.py::test_a_client_that_disconnects_before_its_body_is_complete_leaves_no_receipt",),
     ),
@@ -120,7 +120,7 @@ KINDS = (
     Kind("F14", "a sync of the database's disk that fails (EIO)", BOTH),
     Kind(
         "F15",
-        "a power cut that drops what no sync has covered",
+        "a power cut that drops unsynced writes",
         NEVER,
         (
             "tests/faults/test_power_loss.py::test_power_cuts_under_load_lose_no_acked_event",
@@ -150,7 +150,7 @@ KINDS = (
     ),
     Kind(
         "F19",
-        "no connection left: PostgreSQL has no free slot; the tests also have a pool of one",
+        "no connection left in PostgreSQL; the tests also use a pool of one connection",
         POSTGRES,
         ("tests/integrations/sqlalchemy/test_cleaner.py::test_session_state_is_removed_with_every_kind_of_pool",),
     ),

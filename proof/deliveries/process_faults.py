@@ -39,12 +39,12 @@ async def stop_process(world: World, chance: random.Random) -> bool:
 
 
 async def take_descriptors(world: World, chance: random.Random) -> bool:
-    """Let a server have no descriptor for a new connection."""
+    """Leave a server no file descriptor for a new connection."""
     slot = chance.choice(world.servers)
     async with slot.is_free:
         if slot.port is None:
             return False
-        with suppress(OSError):  # it ends just now
+        with suppress(OSError):  # the process ends at this moment
             slot.set_descriptors(slot.descriptors)
             await asyncio.sleep(1.0)
             slot.set_descriptors(None)
@@ -53,7 +53,7 @@ async def take_descriptors(world: World, chance: random.Random) -> bool:
 
 
 async def skew_clock(world: World, chance: random.Random) -> bool:
-    """Let the clock of one worker be an hour off, or right again. On SQLite, all processes have one clock."""
+    """Set the clock of one worker an hour off, or correct it. On SQLite, all processes share one clock."""
     workers = [slot for slot in world.slots if not slot.is_server]
     chosen = [chance.choice(workers)] if world.is_postgres else world.slots
     offset = chance.choice([offset for offset in (HOUR, -HOUR, 0) if offset != chosen[0].clock_offset])

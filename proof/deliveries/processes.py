@@ -22,7 +22,7 @@ START_SECONDS, STOP_SECONDS = 60.0, 40.0
 
 
 class Slot:
-    """The place of one process. A process that ends is replaced, as a service manager does it."""
+    """Runs one process, and replaces it when it ends, as a service manager does."""
 
     def __init__(self, name: str, folder: Path, command: Iterable[str], environment: Mapping[str, str]) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Slot:
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
         self.process: subprocess.Popen[bytes] | None = None
         self.is_free = asyncio.Lock()
-        """Held while a fault has this process."""
+        """Held while a fault acts on this process."""
         self.is_over = False
 
     @property
@@ -64,7 +64,7 @@ class Slot:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     async def run(self) -> None:
-        """Start the process again and again until `is_over`."""
+        """Restart the process whenever it ends, until `is_over`."""
         while not self.is_over:
             self.is_signalled = False
             is_ready = await self._start()
@@ -81,7 +81,7 @@ class Slot:
         return "aborted by its handler" if code == -signal.SIGABRT else f"{UNEXPECTED}, {code}"
 
     async def _start(self) -> bool:
-        """Start the process. Returns whether it said that it is ready."""
+        """Start the process. Returns whether it became ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, cwd=ROOT, env=self.environment, start_new_session=True

@@ -25,7 +25,7 @@ def command_of(options: Options) -> str:
 
 
 def result_of(outcome: Outcome) -> dict[str, Any]:
-    """What `NAME.json` has."""
+    """Return the content of `NAME.json`."""
     options, plan, answers = outcome.options, outcome.plan, outcome.answers
     names = {kind.name: kind.what for kind in KINDS}
     figures = {
@@ -75,7 +75,7 @@ def _facts(outcome: Outcome, figures: dict[str, int]) -> list[list[Any]]:
         "duplicates": "of these, duplicates",
         "reordered": "of these, sent after a later version of their object",
         "acked": "acked (2xx)",
-        "refused": "refused (503), then sent again",
+        "refused": "answered with an error, then sent again",
         "ambiguous": "without a response, then sent again",
         "lost_database_replies": "statements whose reply PostgreSQL never sent, at the proxy",
         "kinds": "kinds of faults",

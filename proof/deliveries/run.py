@@ -101,7 +101,7 @@ def misdeeds_of(options: Options) -> frozenset[str]:
 
 
 def _in_traffic(world: World, answers: Answers) -> Counter[str]:
-    """How often handlers misbehaved, and clients left."""
+    """How often handlers misbehaved and clients disconnected, by kind of fault."""
     counts = Counter(world.misdeeds.read_text().split() if world.misdeeds.exists() else [])
     counts["deadlock"] = run_sql(world.database, DEADLOCKS)[0][0]
     applied = Counter({kind: sum(counts[name] for name in misdeeds) for kind, misdeeds in MISDEEDS.items()})
@@ -120,7 +120,7 @@ async def _report(traffic: Traffic, say: Callable[[str], None]) -> None:
         answers = traffic.answers
         say(
             f"{traffic.done:,} of {len(traffic.plan.deliveries):,} deliveries acked, "
-            f"{sum(answers.refused.values()):,} refused, {answers.ambiguous:,} ambiguous"
+            f"{sum(answers.refused.values()):,} answered with an error, {answers.ambiguous:,} ambiguous"
         )
 
 

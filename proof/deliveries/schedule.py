@@ -12,7 +12,7 @@ from proof.deliveries.process_faults import PROCESSES
 from proof.deliveries.senders import Traffic
 
 LANES = (PROCESSES, DATABASES)
-"""A fault of each lane goes on at a time."""
+"""One fault of each lane is active at a time."""
 
 GAPS = 36
 """Between two faults of a lane, a share of all deliveries is acked, so that a run has about this many of them."""
@@ -23,7 +23,10 @@ LONGEST_GAP_SECONDS = 10.0
 
 
 class Schedule:
-    """Applies faults until all is delivered and each fault had an effect `times` times, or none in some more tries."""
+    """Applies faults until everything is delivered and each fault had an effect `times` times.
+
+    A fault that repeatedly has no effect is given up after some more tries.
+    """
 
     def __init__(self, traffic: Traffic, kinds: frozenset[str], times: int, say: Callable[[str], None]) -> None:
         self.traffic, self.times, self.say = traffic, times, say

@@ -51,7 +51,7 @@ class World:
     """The file that controls the disk, if there is a C compiler."""
 
     clock_offset: int = 0
-    """How far the clock of the servers is off, which senders know."""
+    """How far the clock of the servers is off. Senders sign with the same clock."""
 
     @property
     def is_postgres(self) -> bool:

@@ -14,7 +14,7 @@ from proof.load.run import AFTER, BEFORE, PHASES, Outcome, run
 from proof.results import write_result
 
 MOST_MEGABYTES, MOST_DESCRIPTORS = 10.0, 3.0
-"""How much more the server may have at the end than in the second minute."""
+"""How much more the server may use in the last minute than in the second."""
 
 
 def main() -> int:
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def result_of(outcome: Outcome, goal: float, seconds: float) -> dict[str, Any]:
-    """What `load.json` has."""
+    """Return the content of `load.json`."""
     phases = {name: outcome.phase(name) for name in PHASES}
     memory = [round(outcome.mean(part, lambda sample: sample.megabytes), 1) for part in (BEFORE, AFTER)]
     descriptors = [round(outcome.mean(part, lambda sample: sample.descriptors), 1) for part in (BEFORE, AFTER)]
@@ -93,7 +93,7 @@ def _facts(
     facts.append(["memory of the server, second and last minute", f"{memory[0]} MB, {memory[1]} MB"])
     facts.append(["descriptors of the server, second and last minute", f"{descriptors[0]}, {descriptors[1]}"])
     hostile = ", ".join(f"{kind}: {times}" for kind, times in sorted(outcome.hostile.outcomes.items()))
-    return [*facts, ["hostile clients and what they got", hostile]]
+    return [*facts, ["responses to hostile clients", hostile]]
 
 
 if __name__ == "__main__":

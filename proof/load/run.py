@@ -20,7 +20,7 @@ from tests.support.serve import ONCEHOOK
 from tests.support.servers import migrate, private_postgres, run_sql
 
 PHASES = {"warm-up": (0.0, 0.2), "calm": (0.2, 0.5), "hostile clients": (0.5, 0.8), "after them": (0.8, 1.0)}
-"""Which part of the run each phase is. Hostile clients are there in the third."""
+"""Which part of the run each phase is. Hostile clients connect in the third."""
 
 BEFORE, AFTER = (0.2, 0.4), (0.8, 1.0)
 """The parts of the run whose memory and descriptors are compared: the second and the last of five minutes."""
@@ -34,7 +34,7 @@ log_level = "error"
 [sources.stripe]
 secrets = ["{secret}"]
 """
-"""The cache of receipts is small, so that it is full in the warm-up and cannot hide a leak."""
+"""The cache of receipts is small, so that it fills up during the warm-up. Later growth is then a leak."""
 
 UNFINISHED = "SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'"
 SETTLE_SECONDS = 120.0
@@ -42,7 +42,7 @@ SETTLE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Sample:
-    """What the server had at a moment."""
+    """The memory and descriptors of the server at one moment."""
 
     second: float
     megabytes: float

@@ -26,8 +26,8 @@ EQUIVALENT: dict[str, str] = tomllib.loads((FOLDER / "equivalent.toml").read_tex
 
 def main() -> None:
     parser = ArgumentParser(prog="python -m proof.mutation", description=__doc__)
-    parser.add_argument("--only", choices=TARGETS, action="append", help="a group; again for another")
-    parser.add_argument("--sample", type=int, help="at most so many mutants of each file, chosen with a fixed seed")
+    parser.add_argument("--only", choices=TARGETS, action="append", help="only this group; may be repeated")
+    parser.add_argument("--sample", type=int, help="at most this many mutants of each file, chosen with a fixed seed")
     parser.add_argument("--match", default="", help="only mutants whose name contains this text; writes no score")
     options = parser.parse_args()
     names = options.only or list(TARGETS)
@@ -91,7 +91,7 @@ def write_score(name: str, score: dict[str, Any]) -> None:
     groups = {group: known[group] for group in TARGETS if group in known}
     result = {
         "title": "Mutation testing",
-        "statement": f"The tests notice at least {LEAST:.0%} of the mistakes that were made on purpose in each group.",
+        "statement": f"The tests find at least {LEAST:.0%} of the deliberate mistakes in each group.",
         "ok": list(groups) == list(TARGETS) and all(group["score"] >= LEAST for group in groups.values()),
         "seconds": float(sum(group["seconds"] for group in groups.values())),
         "facts": [[name, f"{group['score']:.1%} of {group['mutants']}"] for name, group in groups.items()],

@@ -179,7 +179,7 @@ def _other_constants(value: object) -> Iterator[ast.AST]:
 
 
 def _other_handlers(node: ast.ExceptHandler) -> Iterator[ast.AST]:
-    """A handler that catches nothing, or one class less. One that only raises again is the same without it."""
+    """A handler that catches nothing, or one class less. One that only raises again already catches nothing."""
     if not (isinstance(node.body[0], ast.Raise) and node.body[0].exc is None):
         yield _with(node, body=[ast.copy_location(ast.Raise(), node.body[0])])
     if isinstance(node.type, ast.Tuple):

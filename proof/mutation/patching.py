@@ -60,7 +60,7 @@ def _functions(scratch: dict[str, object]) -> Iterator[FunctionType]:
 
 
 def _copy_defaults(changed: FunctionType, function: FunctionType) -> None:
-    """Only plain values: a default that is an object of the module would be another one than that of the tests."""
+    """Copy plain values only: another default would be a new object, and not the one that the tests use."""
     plain = (bool, int, float, str, bytes)
     old, new = function.__defaults__ or (), changed.__defaults__ or ()
     if len(old) == len(new):

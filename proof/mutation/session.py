@@ -35,7 +35,7 @@ Answer = Callable[[dict[str, Any]], NoReturn]
 
 @dataclass
 class Run:
-    """What one mutant came to."""
+    """The result of one mutant."""
 
     mutant: str
     killed_by: str | None  # None: it survived

@@ -92,7 +92,7 @@ class Copy:
             self._forget_bytecode(self.folder / name)
 
     def _forget_bytecode(self, source: Path) -> None:
-        """Python would use it again: a file of the same size that changed within a second looks unchanged."""
+        """Delete compiled files. A source that changed within a second and kept its size looks unchanged to Python."""
         for compiled in (source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"):
             compiled.unlink()
 
@@ -142,7 +142,7 @@ def _read_report(report: Path, done: "subprocess.CompletedProcess[str]", seconds
 
 
 def is_broken_code(message: str) -> bool:
-    """Whether a failure is no catch: the patch does not even make working code."""
+    """Whether a test failed only because the patch makes code that cannot run, so the bug is not caught."""
     return message.startswith(NO_CATCH) or bool(SQL_ERRORS.search(message.partition("\n")[0]))
 
 

@@ -174,7 +174,7 @@ def _format(form: str, seconds: float) -> str:
 
 
 def simulated_sqlite(machine: Machine) -> SimpleNamespace:
-    """Make what replaces the module `sqlite3` in the store: connections with faults and simulated time."""
+    """Make the replacement of the module `sqlite3` in the store: connections with faults and simulated time."""
 
     class Faults:
         connection: "FaultyConnection"
@@ -235,7 +235,7 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
             return super().cursor(factory)
 
         def clean(self) -> None:
-            """End what is open, as closing does. A cursor that is referenced, as by a traceback, would keep a lock."""
+            """Close cursors and roll back, as closing does. A cursor that a traceback references would keep a lock."""
             self.interrupt_in(None, None)
             for result in self.results:
                 if (cursor := result()) is not None:
@@ -247,7 +247,7 @@ def simulated_sqlite(machine: Machine) -> SimpleNamespace:
             self.row_factory = None
 
     class Handle(sqlite3.Connection):
-        """What the store gets from `connect`. `sqlite3.Connection` itself is not initialized: its methods raise."""
+        """What `connect` returns to the store. The base class is not initialized, so its own methods raise."""
 
         is_clean = True
         """Whether the connection behind it can be used again. The connections of handlers record this."""

@@ -129,7 +129,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Record what no code handled. Futures of statements whose caller was cancelled are not counted."""
+        """Record errors that no code handled, except those of statements whose caller was cancelled."""
         if isinstance(context.get("task", context.get("future")), SimulatedTask) or "handle" in context:
             self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 

@@ -29,7 +29,7 @@ def unfenced_settle() -> Any:
 
 
 def attempt_at_failure() -> Any:
-    """Attempts are counted when one fails, so an event that kills its process is retried forever."""
+    """An attempt is counted only if it fails, so an event that kills its process is retried forever."""
     return _statement("lease", "attempts = attempts + 1", "attempts = attempts + (crashes < 0)")
 
 

@@ -37,7 +37,7 @@ from proof.simulation.threads import SimulatedPool, make_heartbeat, make_writer
 from proof.simulation.world import Process, World, assert_single_thread
 
 RECOVERY = 400.0
-"""Simulated seconds after the last fault within which everything must have ended."""
+"""Every event and effect must end within this many simulated seconds after the last fault."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What one seed stands for: events, handlers that fail, operators and faults, all drawn at random.
+"""The contents of one seed: events, handlers that fail, operators and faults, all drawn at random.
 
 Each run draws its own probabilities (swarm testing): some runs have many kills, others only lost replies, others none.
 """
@@ -10,7 +10,7 @@ from functools import cached_property
 ATTEMPTS = 4
 EFFECT_ATTEMPTS = 4
 STARTING = 0.15
-"""How likely a fault is while a process starts, compared with later. With more, few processes would ever be ready."""
+"""How likely a fault is while a process starts, compared with later. A higher value lets few processes get ready."""
 
 HANDLER_OUTCOMES = (
     "works",

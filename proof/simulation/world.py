@@ -139,7 +139,7 @@ class World:
         return number
 
     def close(self) -> None:
-        """End the run: close all connections, and let go of every process."""
+        """End the run: close all connections, and drop every process."""
         for process in (*self.processes, *self.graveyard):
             process.die()
             self.kill(process)

@@ -66,7 +66,7 @@ def test_small_run_on_postgres_applies_its_faults_and_finds_nothing(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--kinds", "F1,F99"), "F99 is no kind of fault: expected F1 to F26, such as F1,F8"),
+        (("--kinds", "F1,F99"), "F99 is not a kind of fault: expected F1 to F26, such as F1,F8"),
         (("--deliveries", "10"), "expected a number of at least 100, got '10'"),
         (("--kills", "3", "--database", "sqlite"), "--kills needs --database postgres"),
     ],

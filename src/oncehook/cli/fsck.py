@@ -38,8 +38,8 @@ def command(config: str | None, source: str | None, since: datetime | None, no_b
     """Check that the rows of the database agree with what Oncehook guarantees. Changes nothing.
 
     The inbox can run during the check: rows are read in small steps without locks, and a row that looks wrong is read
-    again before it is reported. For each guarantee, the report says whether it was checked, and what a look at the
-    database cannot tell. Exits 1 if a guarantee is violated, with the receipts and what to do.
+    again before it is reported. For each guarantee, the report says whether it was checked, and which part the
+    database cannot show. Exits 1 if a guarantee is violated, with the receipts and what to do.
 
     \b
     oncehook fsck

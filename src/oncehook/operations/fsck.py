@@ -1,7 +1,7 @@
 """Checks the guarantees of Oncehook on a live database, and changes nothing.
 
-Tables are read in windows by their key, each with short statements. Rows change meanwhile, so a row that a check
-objects to is read again after a moment: what two statements saw in passing is not a violation.
+Tables are read in windows by their key, each with short statements. Rows change during the check, so a row that looks
+wrong is read again after a moment. It is a violation only if it is still wrong.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A guarantee, and what a look at the database cannot tell about it."""
+    """A guarantee, and the part of it that a check of the database cannot cover."""
 
     promise: str
     limit: str | None = None
@@ -37,7 +37,7 @@ INVARIANTS: dict[str, Invariant] = {
         "An event has no more attempts than its counter says.",
         "The limit of attempts, which is in the code of the handler.",
     ),
-    "I8": Invariant("No receipt vanishes: each has one status, and no row belongs to a receipt that is not there."),
+    "I8": Invariant("No receipt vanishes: each has one status, and no row belongs to a receipt that does not exist."),
     "I9": Invariant("Every replay is in the audit log."),
     "I10": Invariant(
         "An entity has the state of its newest event, and one event of a serial key runs at a time.",
@@ -52,7 +52,8 @@ INVARIANTS: dict[str, Invariant] = {
         "Receipts that were deleted too early: deleted rows leave no trace.",
     ),
     "I13": Invariant(
-        "I1 to I4 hold without Redis and brokers.", "It needs faults: the tests of the project stop and empty them."
+        "I1 to I4 hold without Redis and brokers.",
+        "This needs faults: the tests of the project stop Redis and brokers, and empty them.",
     ),
     "I14": Invariant(
         "A rejected request leaves nothing but a few small samples.",
@@ -130,7 +131,7 @@ CHECKS: tuple[Check, ...] = (
         "unique",
         ("I4",),
         "receipts",
-        "The unique index does not have a receipt, or an event has several receipts for one consumer.",
+        "A receipt is missing from the unique index, or an event has several receipts for one consumer.",
         "Run REINDEX on webhook_receipts. If it fails, remove the receipts that were not handled, and run it again.",
     ),
     Check(
@@ -166,21 +167,21 @@ CHECKS: tuple[Check, ...] = (
         "attempt_orphan",
         ("I8",),
         "attempts",
-        "An attempt belongs to a receipt that is not there, and pruning deletes both together.",
+        "An attempt belongs to a receipt that does not exist, although pruning deletes both together.",
         RESTORE,
     ),
     Check(
         "key_orphan",
         ("I8", "I4"),
         "keys",
-        "A unique key belongs to a receipt that is not there, so a delivery with this key cannot be stored.",
+        "A unique key belongs to a receipt that does not exist, so a delivery with this key cannot be stored.",
         "Delete the row of webhook_keys, and ask the provider to deliver the event again.",
     ),
     Check(
         "noop_orphan",
         ("I8",),
         "noops",
-        "A request of a handler belongs to a receipt that is not there, and pruning deletes both together.",
+        "A noop belongs to a receipt that does not exist, although pruning deletes both together.",
         RESTORE,
     ),
     Check(
@@ -215,14 +216,14 @@ CHECKS: tuple[Check, ...] = (
         "effect_orphan",
         ("I2", "I8"),
         "effects",
-        "An effect belongs to a receipt that is not there and was not deleted by pruning.",
+        "An effect belongs to a receipt that does not exist, and pruning did not delete that receipt.",
         RESTORE,
     ),
     Check(
         "effect_unique",
         ("I2",),
         "effects",
-        "The unique index does not have an effect, or several effects have one key.",
+        "An effect is missing from the unique index, or several effects have one key.",
         "Run REINDEX on webhook_effects. If it fails, remove the effects that did not run, and run it again.",
     ),
     Check(
@@ -253,7 +254,7 @@ CHECKS: tuple[Check, ...] = (
         "schema",
         ("schema", "I4", "I12"),
         None,
-        "The schema is not that of the migrations.",
+        "The schema differs from the one that the migrations create.",
         "Create the missing object from the output of `oncehook schema`; run REINDEX on an index that is not valid.",
     ),
 )  # fmt: skip

@@ -92,7 +92,7 @@ CRASH_POINTS: tuple[CrashPoint, ...] = (
     _point("R2", "receive", "The body is complete.", Call(f"{STEPS}:check_body", BEFORE)),
     _point("R3", "receive", "The delivery is verified.", Call(f"{STEPS}:Receiver.verify", AFTER)),
     _point("R4", "receive", "The event is read and has its id.", Call("oncehook.receiver.claim:Claimer.claim", BEFORE)),
-    _point("R5", "receive", "The fast path has asked Redis.", NO_REDIS),
+    _point("R5", "receive", "The fast path has queried Redis.", NO_REDIS),
     _point("R6", "receive", "The claim has begun its transaction.", ONE_STATEMENT, Statement("claim", BEFORE)),
     _point("R7", "receive", "The INSERT of the receipt is sent.", Statement("claim", SENT), Statement("claim", AFTER)),
     _point(
