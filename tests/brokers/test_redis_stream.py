@@ -1,4 +1,4 @@
-"""Redis streams: a key of another type, a server that takes no writes, and trimming."""
+"""Redis streams: a key of another type, a server that does not accept writes, and trimming."""
 
 import pytest
 
@@ -29,7 +29,7 @@ async def test_server_that_takes_no_writes_is_a_failure_of_the_server(
     client = queue.client()
     await client.config_set("maxmemory", "1")
     try:
-        with pytest.raises(SendFailed, match="takes no writes: OutOfMemoryError"):
+        with pytest.raises(SendFailed, match="does not accept writes: OutOfMemoryError"):
             await publishers.publish(parse_broker(queue.address()), Message(key="lost", body=b"{}"), timeout=10)
     finally:
         await client.config_set("maxmemory", "0")

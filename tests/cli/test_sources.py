@@ -62,7 +62,7 @@ def test_secret_is_read_from_references_and_standard_input(
         (("add", "acme", "--provider", "stripe", "--secret", "x", "--set", "typs=[]"), 2, "did you mean sources.acme."),
         (("add", "acme", "--provider", "stripe", "--secret", "x", "--set", "types"), 2, "key=value"),
         (("add", "acme", "--provider", "stripe", "--set", "secrets=x"), 2, "use --secret"),
-        (("add", "acme", "--provider", "stripe", "--set", "mode=a", "--set", "mode=b"), 2, "twice"),
+        (("add", "acme", "--provider", "stripe", "--set", "mode=a", "--set", "mode=b"), 2, "--set mode is repeated"),
         (("add", "stripe", "--secret", "x"), 2, "in the configuration or in code"),
         (("rotate", "acme"), 2, "--secret"),
         (("rotate", "acme", "--finish", "--grace", "1h"), 2, "without --secret and --grace"),

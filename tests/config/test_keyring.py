@@ -127,7 +127,7 @@ def test_key_in_the_alphabet_for_urls_is_the_same_key() -> None:
         (["a:"], "the key a has 0 bytes and must have 32"),
         ([f"a b:{OLD}"], "entry 1 must be id:key"),
         ([f"ä:{OLD}"], "the id of entry 1 must be up to 32 letters"),
-        ([f"a:{OLD}", f"a:{NEW}"], "the id a is there twice"),
+        ([f"a:{OLD}", f"a:{NEW}"], "two keys have the id a"),
         (["env:NO_SUCH_KEY"], "is empty: set NO_SUCH_KEY in the environment"),
         (["file:/no/such/file"], "/no/such/file cannot be read"),
     ],

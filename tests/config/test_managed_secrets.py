@@ -72,8 +72,8 @@ def test_reference_is_not_stored(value: str) -> None:
         new_secrets([value], DAY_1)
 
 
-def test_secret_that_is_there_twice_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="twice"):
+def test_repeated_secret_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="a secret is repeated"):
         new_secrets(["a", "a"], DAY_1)
 
 

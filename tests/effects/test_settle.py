@@ -110,7 +110,7 @@ async def test_a_write_is_tried_five_times_with_growing_delays(
     assert await settler.settle(SettledEffect(1, 1, EffectState.DONE)) is False, "the next write works"
 
 
-async def test_an_unexpected_error_is_logged_once_and_not_tried_again(
+async def test_an_unexpected_error_is_logged_once_and_not_retried(
     sending: Inbox, monkeypatch: pytest.MonkeyPatch, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:
     store = sending._runtime.store.effects

@@ -1,4 +1,4 @@
-"""Checkpoints: what a listener hears, and that there is none in production."""
+"""Checkpoints: which checkpoints a listener gets, and that production has no listener."""
 
 import subprocess
 import sys

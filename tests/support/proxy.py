@@ -92,7 +92,8 @@ class Proxy:
             tasks.append(asyncio.create_task(self._up(reader, to_server, writer, losing, waiting)))
             tasks.append(asyncio.create_task(self._down(from_server, writer, losing, waiting)))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            self.unanswered += waiting.is_set() and tasks[1].done()  # the server ended it, or a fault its reply
+            # The server ended the connection, or a fault dropped its reply.
+            self.unanswered += waiting.is_set() and tasks[1].done()
             if self._vanished:
                 await asyncio.wait(tasks[1:])  # until the server ends it, or the test
         finally:

@@ -1,4 +1,4 @@
-"""Writes the vectors of providers: `python -m tests.vectors.make NAME …`. Without a name, of all that have none.
+"""Writes the vectors of providers: `python -m tests.vectors.make NAME …`. Without a name, writes the missing ones.
 
 A file holds deliveries that were signed once and never change. Every later version of Oncehook must verify them, with
 the same event ids. Regenerate a file only if the definition of its provider was wrong.

@@ -103,7 +103,7 @@ class AwsClient:
     async def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
         """Call an operation, such as `send_message_batch`, and return its response. Raises BrokerUnavailable.
 
-        After an error, AWS may or may not have done it.
+        After an error, AWS may or may not have run the operation.
         """
         assert self._client is not None, "open the client first"
         with mapped_errors(self.service, operation):

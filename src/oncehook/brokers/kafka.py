@@ -1,4 +1,4 @@
-"""Kafka: a message is acknowledged by its delivery report, which all in-sync replicas stand behind (`acks=all`).
+"""Kafka: a message is acknowledged by its delivery report, after all in-sync replicas have stored it (`acks=all`).
 
 With `min.insync.replicas` of 2 or more, an acknowledged message survives the loss of a broker. The producer is
 idempotent: its own retries do not duplicate a message. A message that Oncehook sends again is a second message with the
@@ -33,7 +33,7 @@ REJECTED = frozenset(
         KafkaError.POLICY_VIOLATION,
     }
 )
-"""Errors of a cluster that works and does not take this message."""
+"""Errors with which a healthy cluster rejects a message."""
 
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE})
 

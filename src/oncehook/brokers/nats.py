@@ -67,7 +67,7 @@ async def close(client: Client) -> None:
 
 
 async def _ignore(error: Exception) -> None:
-    """The caller of a failed operation gets its own error."""
+    """Ignore an error that the library reports: the caller of the failed operation gets an error too."""
 
 
 def sendable_headers(headers: Mapping[str, str]) -> dict[str, str]:

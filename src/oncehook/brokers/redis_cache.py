@@ -76,7 +76,7 @@ class RedisCache:
             async with asyncio.timeout(WRITE_SECONDS), self._client.pipeline(transaction=False) as pipeline:
                 for key, value in values.items():
                     pipeline.set(key, value, ex=seconds)
-                await pipeline.execute(raise_on_error=False)  # a full Redis refuses writes: they are not needed
+                await pipeline.execute(raise_on_error=False)  # a full Redis rejects writes: they are not needed
         except Exception as error:
             self._became_unavailable(type(error).__name__)
 

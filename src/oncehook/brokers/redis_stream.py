@@ -19,7 +19,7 @@ from oncehook.model.errors import SendFailed
 
 CONNECT_SECONDS = 5.0
 UNHEALTHY = (ReadOnlyError, OutOfMemoryError, BusyLoadingError)
-"""Replies of a server that takes no writes now: of any stream."""
+"""Replies of a server that currently accepts no writes to any stream."""
 
 
 class RedisPublisher:
@@ -62,7 +62,7 @@ class RedisPublisher:
                 maxlen=int(maxlen) if maxlen else None,
             )
         except UNHEALTHY as error:
-            raise SendFailed(f"{self.address.origin} takes no writes: {type(error).__name__}") from None
+            raise SendFailed(f"{self.address.origin} does not accept writes: {type(error).__name__}") from None
         except ResponseError as error:
             code = str(error).partition(" ")[0][:40]
             raise NotStored(f"{self.address.origin} did not store the message: {code}") from None

@@ -1,6 +1,6 @@
 """One SQS queue: batches of up to ten messages, long polling, visibility, and the queue's attributes.
 
-Each call with a batch returns the entries that SQS did not take, so that the caller retries only those.
+Each call with a batch returns the entries that SQS did not accept, so that the caller retries only those.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class QueueAttributes:
-    """What SQS says about a queue. The counts are approximate."""
+    """The properties of a queue, as SQS reports them. The counts are approximate."""
 
     waiting: int
     in_flight: int
@@ -89,7 +89,7 @@ class SqsQueue:
         await self._client.close()
 
     async def send(self, messages: Sequence[Outgoing]) -> list[Outgoing]:
-        """Send up to ten messages. Returns those that SQS did not take."""
+        """Send up to ten messages. Returns those that SQS did not accept."""
         entries = [self._entry(message) | {"Id": str(number)} for number, message in enumerate(messages)]
         response = await self._client.call("send_message_batch", QueueUrl=self.url, Entries=entries)
         return _failed(response, messages)

@@ -33,7 +33,7 @@ REJECTED = frozenset(
         "UnsupportedOperation",
     }
 )
-"""Error codes of a service that works and does not take this message."""
+"""Error codes with which a healthy service rejects a message."""
 
 _REGION = re.compile(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 _PLAIN_ID = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}")

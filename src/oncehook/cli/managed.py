@@ -95,7 +95,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
         if key in ("secrets", "provider"):
             raise click.UsageError(f"--set {key}: use --{'secret' if key == 'secrets' else key}")
         if key in settings:
-            raise click.UsageError(f"--set {key} is there twice")
+            raise click.UsageError(f"--set {key} is repeated: pass it once")
         try:
             table = tomllib.loads(f"value = {text}")
         except tomllib.TOMLDecodeError:

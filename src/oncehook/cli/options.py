@@ -75,7 +75,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Store]:
 
 
 def warn_of_missing(store: Store) -> None:
-    """Say on standard error which shards cannot be reached, so that nobody takes the output for complete."""
+    """Say on standard error which shards cannot be reached, so that the output does not look complete."""
     for name, detail in store.missing.items():
         click.echo(f"oncehook: shard {name} is left out: {detail}", err=True)
 

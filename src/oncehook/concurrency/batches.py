@@ -1,4 +1,4 @@
-"""Runs work in batches: the first item starts a batch immediately, and items that arrive meanwhile share the next."""
+"""Runs work in batches: the first item starts a batch immediately, and items that arrive during it share the next."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -154,7 +154,7 @@ def read_keys(entries: Sequence[str], where: str = WHERE) -> KeyRing:
                 f"{where}: the id of entry {number} must be up to 32 letters, digits, - and _, and not env or file"
             )
         if key_id in keys:
-            raise ConfigurationError(f"{where}: the id {key_id} is there twice; each key needs its own id")
+            raise ConfigurationError(f"{where}: two keys have the id {key_id}; each key needs its own id")
         keys[key_id] = _decoded(encoded, f"{where}: the key {key_id}")
     return KeyRing(keys)
 

@@ -71,7 +71,7 @@ def new_secrets(values: Sequence[str], now: str, settings: Mapping[str, Any] | N
     if len(values) > MAX_SECRETS:
         raise ConfigurationError(f"there are {len(values)} secrets: a source or a tenant may have {MAX_SECRETS}")
     if len(set(values)) != len(values):
-        raise ConfigurationError("a secret is there twice: pass each secret once")
+        raise ConfigurationError("a secret is repeated: pass each secret once")
     for value in values:
         check_value(value)
     return ManagedSecrets(tuple(ManagedSecret(value, now) for value in values), dict(settings or {}))

@@ -63,9 +63,8 @@ class Relay:
         self._wakeups = WakeupQueue()
         self._stop_requested = False
         self._has_crashed = False  # an effect whose process died is due
-        self._quarantine: Quarantine[bool] = Quarantine(
-            SYSTEM
-        )  # it leases its effect at its start: leases are not extended
+        # The quarantine leases its effect when it starts, because leases of effects are not extended.
+        self._quarantine: Quarantine[bool] = Quarantine(SYSTEM)
         self._feeding: asyncio.Task[None] | None = None
         self._rescuing: asyncio.Task[None] | None = None
         self._reported: set[tuple[str, str]] = set()  # unregistered (kind, target)

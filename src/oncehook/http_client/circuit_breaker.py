@@ -121,13 +121,13 @@ class Call:
         self.is_probe = False
 
     def succeeded(self) -> None:
-        """The target answered and is healthy, even if it did not accept this request."""
+        """Record that the target answered and is healthy, even if it did not accept this request."""
         self.breaker.failures = 0
         if self.is_probe:
             self.breaker.close()
 
     def failed(self, *, wait: float | None = None) -> None:
-        """The target is unhealthy, or asked for a pause of `wait` seconds."""
+        """Record that the target is unhealthy, or that it requests a pause of `wait` seconds."""
         breaker = self.breaker
         breaker.failures += 1
         if self.is_probe or (not breaker.is_open and breaker.failures >= FAILURES):

@@ -21,7 +21,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """What a queue holds, as far as its broker counts. `None`: the broker does not tell."""
+    """The counts of a queue. A count is None if the broker does not report it."""
 
     waiting: int  # messages that no consumer has received
     in_flight: int | None = None  # messages that consumers have received and not acked

@@ -169,7 +169,7 @@ class IntakeConsumer:
         try:
             await self._claims.claim(await self._reader.read(message))
         except RowRefused as error:
-            return Rejected("malformed", f"the database refuses the event: {error.detail}")
+            return Rejected("malformed", f"the database rejects the event: {error.detail}")
         except (Rejected, Unavailable) as error:
             return error
         except Exception as error:  # a bug: the message is kept with the rejected ones, and others do not wait for it

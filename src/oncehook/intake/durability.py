@@ -1,4 +1,4 @@
-"""Whether a broker stores a message on disk before it acknowledges it. No client library is needed to tell."""
+"""Whether a broker stores a message on disk before it acknowledges it. Needs no client library."""
 
 from oncehook.brokers.address import NATS, is_broker, parse_broker
 from oncehook.config.intake_settings import is_published
@@ -6,7 +6,7 @@ from oncehook.config.settings import SourceSettings
 
 
 def durability_risk(settings: SourceSettings) -> str | None:
-    """Why deliveries that were acked can be lost in the queue of a source. None if nothing is known against it.
+    """Why deliveries that were acked can be lost in the queue of a source. None if no such risk is known.
 
     A client of NATS cannot read the server's `sync_interval`. The address says whether it is `always`.
     """

@@ -1,7 +1,7 @@
 """The message that the receiver publishes: a verified delivery, sealed with the key ring.
 
-Nobody who can only write to the queue can make such a message, and nobody who can only read it sees the body. The seal
-names the source, so a message of one source is not accepted in the queue of another.
+A program that can only write to the queue cannot make such a message, and one that can only read the queue cannot read
+the body. The seal names the source, so a message of one source is not accepted in the queue of another.
 
     oncehook1:<key id>:<base64>     AES-256-GCM over MessagePack
     oncehook1::<base64>             MessagePack; accepted only with `intake_trust = "queue"`

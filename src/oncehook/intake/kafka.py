@@ -2,8 +2,8 @@
 
 The group is `oncehook-SOURCE`, or that of the option `group`. Every process of the source joins it. An offset is
 committed only when every message before it is claimed or set aside, never automatically. When a partition goes to
-another consumer, only what is claimed is committed, and the other consumer gets the rest. A rejected message is
-published to TOPIC.rejected, if that topic exists; it also stays in its topic.
+another consumer, only the offsets of claimed messages are committed, and the other consumer gets the rest. A rejected
+message is published to TOPIC.rejected, if that topic exists; it also stays in its topic.
 
 The client library blocks, so one thread makes all of its calls. While messages are held, the partitions are paused and
 the thread keeps polling: a consumer that does not poll loses its partitions.

@@ -1,7 +1,7 @@
 """Reads a message: finds the delivery in it, verifies or trusts it as the source says, and reads its events.
 
 A message is verified as of the time at which the broker got it: it may wait for days, and a signature must not become
-stale meanwhile. A delivery that the receiver published is verified already; its seal is checked instead.
+stale during that time. A delivery that the receiver published is verified already; its seal is checked instead.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

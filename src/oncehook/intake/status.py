@@ -55,7 +55,7 @@ async def _connect_and_read(source: Source) -> IntakeStatus:
 
 
 async def read_status(source: Source, broker: Broker) -> IntakeStatus:
-    """Count the messages of a queue. If it does not respond in time, that is its problem."""
+    """Count the messages of a queue. If it does not respond in time, the status has a `problem` that says so."""
     try:
         counts = await asyncio.wait_for(broker.status(), STATUS_SECONDS)
     except (BrokerUnavailable, ConfigurationError) as error:

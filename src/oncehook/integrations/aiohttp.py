@@ -20,7 +20,7 @@ DISCONNECT: Message = {"type": "http.disconnect"}
 
 
 class MountableInbox(Protocol):
-    """An `Inbox`."""
+    """The methods of an `Inbox` that `setup` uses."""
 
     def lifespan(self, app: object = None) -> AbstractAsyncContextManager[None]: ...
 

@@ -26,7 +26,7 @@ class Gateway(Protocol):
 
 
 class MountableInbox(Protocol):
-    """An `Inbox`."""
+    """The attributes of an `Inbox` that the extension uses."""
 
     @property
     def wsgi(self) -> Gateway: ...

@@ -68,7 +68,10 @@ class Handled:
 
 @lru_cache(16)
 def matchers(handled: Handled, notation: Callable[[str], str]) -> list[str]:
-    """Return patterns of `source type` in the notation of `glob` or `like`, with a second one for the dotted prefix."""
+    """Return patterns that match the text `source type`, in the notation of `glob` or `like`.
+
+    A type without `*` at its end has a second pattern, because it is also a dotted prefix.
+    """
     patterns = []
     for source, pattern in handled.patterns:
         patterns.append(notation(f"{source} {pattern}"))

@@ -25,7 +25,7 @@ class DirectoryObjects:
 
     def __init__(self, store: str) -> None:
         self._root = Path(unquote(store.removeprefix("file://")))
-        # Its own threads: a file system that hangs must not take those of others.
+        # Its own threads: a file system that hangs must not block the threads of other work.
         self._threads = ThreadPoolExecutor(THREADS, "oncehook-payload-store")
 
     async def check(self) -> None:
@@ -67,12 +67,12 @@ class DirectoryObjects:
             raise ObjectStoreUnavailable(self._problem(error)) from error
 
     def _create(self, path: Path) -> int:
-        """Create the file. Its directory may be deleted at this moment, because it was empty: then make it again."""
+        """Create the file. If another process deletes its empty directory at this moment, make the directory again."""
         for _ in range(3):
             self._make(path.parent)
             with suppress(FileNotFoundError):
                 return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        raise FileNotFoundError(f"{path.parent} is deleted again and again")
+        raise FileNotFoundError(f"{path.parent} is repeatedly deleted")
 
     def _make(self, directory: Path) -> None:
         if not directory.is_dir():

@@ -90,7 +90,8 @@ class PayloadObjects:
     async def get(self, address: str) -> bytes:
         """Return the bytes of an object, which have the SHA-256 of its address.
 
-        Raises ObjectMissing if the object does not exist or is damaged, and ObjectStoreUnavailable if that is unknown.
+        Raises ObjectMissing if the object does not exist or is damaged, and ObjectStoreUnavailable if its store does
+        not answer.
         """
         async with self._call(address, READ_SECONDS) as (backend, key):
             data = await backend.read(key)

@@ -74,10 +74,10 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     ),
     "spool_damaged": (
         "error",
-        "A segment of the spool has records that cannot be read, or that the database refuses. The others are claimed, "
+        "A segment of the spool has records that cannot be read, or that the database rejects. The others are claimed, "
         "and the file is kept as `.damaged`.",
     ),
-    "spool_event_refused": ("error", "The database refuses an event of the spool because of its values."),
+    "spool_event_refused": ("error", "The database rejects an event of the spool because of its values."),
     "rejection_sample_lost": ("warning", "The sample of a rejected request could not be stored for the doctor."),
     "rejection_counts_write_failed": (
         "warning",

@@ -118,7 +118,7 @@ async def check_consumer(store: Store, name: str, known: Iterable[str] = ()) -> 
 async def remove_consumer(store: Store, name: str, *, actor: str, progress: Callable[[int], None] | None = None) -> int:
     """Remove a consumer, and end its unfinished receipts and dead letters as `ignored`. Returns how many.
 
-    Receivers stop to write receipts for it within a second. A removal that was interrupted can be repeated.
+    Receivers stop writing receipts for it within a second. A removal that was interrupted can be repeated.
     """
     check_removable(name)
     await check_consumer(store, name)

@@ -144,7 +144,7 @@ def open_row(keys: KeyRing, row: ManagedSource) -> ManagedSecrets:
 async def require_key(store: Store) -> None:
     """Raise ConfigurationError if there is no key to seal with, or if a key is missing or wrong.
 
-    The first key is recorded before it seals a secret. So another key with the same id is refused from then on.
+    The first key is recorded before it seals a secret. From then on, another key with the same id is an error.
     """
     if not store.keys:
         raise KeyNeeded(

@@ -1,4 +1,4 @@
-"""The state that decides whether a remembered receipt is still in the database: its identity, and what was deleted."""
+"""The state that decides whether a remembered receipt is still in the database: its identity, and the deletions."""
 
 import hashlib
 import secrets

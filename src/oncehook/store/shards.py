@@ -21,7 +21,7 @@ class Shard(QueryRow, frozen=True):
 
 
 class Move(QueryRow, frozen=True):
-    """The state of a move in one of its two databases. `cursors` is JSON: what has been copied."""
+    """The state of a move in one of its two databases. `cursors` is JSON: how far the copy is."""
 
     source: str
     phase: str

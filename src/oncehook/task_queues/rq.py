@@ -37,7 +37,7 @@ class RqAdapter:
             return
 
     async def close(self) -> None:
-        """The connection of the queue is the user's own."""
+        """Do nothing: the connection of the queue belongs to the user's program."""
 
 
 def make_adapter(queue: Queue) -> RqAdapter:

@@ -74,7 +74,7 @@ class TenantCache:
         self._known: OrderedDict[str, Entry] = OrderedDict()  # the least recently used first
         self._others: OrderedDict[str, Entry] = OrderedDict()  # unknown tenants, and failed lookups of new ones
         self._flights: dict[str, asyncio.Task[Entry]] = {}
-        self._running: set[asyncio.Task[Entry]] = set()  # with those whose tenant was discarded
+        self._running: set[asyncio.Task[Entry]] = set()  # including lookups of tenants that were discarded
         self._first_lookups = Budget(limits.lookups)
         self._renewals = Budget(limits.lookups)
         self._log_after = -math.inf
@@ -221,7 +221,7 @@ class TenantCache:
         return self._store(tenant, Entry(None, again, now, failure))
 
     def _store(self, tenant: str, entry: Entry) -> Entry:
-        """Store what this lookup found, unless the tenant was discarded meanwhile."""
+        """Store the result of this lookup, unless the tenant was discarded during it."""
         if self._flights.get(tenant) is not asyncio.current_task():
             return entry
         entries, others = (self._known, self._others) if entry.source else (self._others, self._known)

@@ -20,14 +20,14 @@ MAX_SECRET_LENGTH = 20_000
 
 @asynccontextmanager
 async def changing_sources(context: Context, request: Request) -> AsyncIterator[SourceChanges]:
-    """Changes of managed sources by the principal of a request. Raises Problem for a change that is refused."""
+    """Changes of managed sources by the principal of a request. Raises Problem for a change that fails."""
     async with _changing(context):
         yield SourceChanges(context.runtime, context.store, principal(request).name)
 
 
 @asynccontextmanager
 async def changing_tenants(context: Context, request: Request) -> AsyncIterator[TenantChanges]:
-    """Changes of the tenants of the source in the path. Raises Problem for a change that is refused."""
+    """Changes of the tenants of the source in the path. Raises Problem for a change that fails."""
     async with _changing(context):
         yield TenantChanges(context.runtime, context.store, principal(request).name, request.path_params["source"])
 

@@ -1,4 +1,4 @@
-"""A duplicate is answered from memory only if the database confirms, after it arrived, that the receipt is there."""
+"""A duplicate is answered from memory only if a query after its arrival confirms that the receipt exists."""
 
 import asyncio
 from collections.abc import Sequence

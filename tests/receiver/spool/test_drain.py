@@ -1,4 +1,4 @@
-"""What the spool has is claimed once the database answers, in order, and removed only then."""
+"""Once the database answers, the events of the spool are claimed in order. Only then are its segments removed."""
 
 import asyncio
 import threading
@@ -43,7 +43,7 @@ class Draining:
             segment.append(encode([make_claim(event_id)]))
         segment.append(tail)
         if own:
-            self.writer.put_back([segment])
+            self.writer.requeue([segment])
         else:
             segment.close()
 

@@ -105,7 +105,7 @@ async def test_segment_that_is_large_is_followed_by_another(
     await writer.close()
 
 
-async def test_segments_that_are_put_back_do_not_replace_those_sealed_since(
+async def test_segments_that_are_requeued_do_not_replace_those_sealed_since(
     directory: SpoolDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEGMENT_BYTES", 1)
@@ -114,7 +114,7 @@ async def test_segments_that_are_put_back_do_not_replace_those_sealed_since(
     first = await writer.take_sealed()
     await add(writer, make_claim("evt_2"))
     await add(writer, make_claim("evt_3"))  # seals the segment of evt_2
-    writer.put_back(first)
+    writer.requeue(first)
     sealed = await writer.take_sealed()
     assert sorted(segment.path for segment in sealed) == sorted(directory.segments())
     assert len(sealed) == 3 and sealed[0] is first[0]

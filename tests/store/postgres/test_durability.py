@@ -112,7 +112,7 @@ def test_more_connections_than_the_server_allows_are_a_risk() -> None:
     assert (connections_risk(98, 97) or "").startswith("a process may use 98 connections, and PostgreSQL allows 97")
 
 
-async def test_process_that_may_use_too_many_connections_says_so_at_start(
+async def test_process_that_may_use_too_many_connections_logs_a_warning_at_start(
     postgres: Postgres, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:
     allowed = int(postgres.settings["max_connections"]) - 3  # superuser_reserved_connections

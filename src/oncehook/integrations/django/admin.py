@@ -68,7 +68,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
 
 class ReadOnlyInline(admin.TabularInline):
-    """Rows of the event's page. Who may see the event may see them."""
+    """Rows of the event's page. A user who may see the event may see them."""
 
     fk_name = "receipt"
     extra = 0

@@ -1,4 +1,4 @@
-"""The setting `ONCEHOOK`: a dict with the keys of `oncehook.toml`, and three of its own.
+"""The setting `ONCEHOOK`: a dict with the keys of `oncehook.toml`, and three more.
 
 `using` is the alias of the database (default: "default"). `config` is the path of an `oncehook.toml`, whose tables the
 dict extends and overrides. `worker` says whether web processes run handlers too (default: True).

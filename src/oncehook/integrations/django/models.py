@@ -40,7 +40,7 @@ class ReadOnlyQuerySet(models.QuerySet):
 
 
 class InboxManager(models.Manager.from_queryset(ReadOnlyQuerySet)):  # type: ignore[misc]
-    """Reads from the database of the inbox, whatever the routers say."""
+    """Reads from the database of the inbox, whichever database the routers choose."""
 
     def get_queryset(self) -> Any:
         return super().get_queryset().using(project.using)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def run_operation(operation: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run an operation in the loop of this process's inbox, or in a loop of its own if the inbox does not run here."""
+    """Run an operation in the loop of this process's inbox, or in a new loop if the inbox does not run here."""
     thread = project.inbox._gateway.thread
     return thread.run(operation()) if thread.handover is not None else asyncio.run(operation())
 

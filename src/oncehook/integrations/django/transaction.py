@@ -61,7 +61,7 @@ class DjangoTransaction(UserTransaction):
     def bind(self, function: Function) -> Function:
         """Return a plain function that runs the handler with this transaction as its thread's connection.
 
-        The code of an `async def` runs in a loop of its own, and its queries in the same thread as this function.
+        The code of an `async def` runs in a separate event loop, and its queries in the same thread as this function.
         """
 
         def run(*args: Any, **keywords: Any) -> Any:

@@ -16,7 +16,7 @@ from oncehook.receiver.request import CLOSE
 async def receive(request: HttpRequest, address: str) -> HttpResponse:
     """Answer a delivery to the address of a source: `<source>` or `<source>/<tenant>`, with or without a slash."""
     name, gateway = address.strip("/"), project.inbox.wsgi
-    if hasattr(request, "environ"):  # WSGI: Django runs this coroutine in a thread of its own, which may block
+    if hasattr(request, "environ"):  # WSGI: Django runs this coroutine in a separate thread, which may block
         response = gateway.answer(name, wsgi.make_scope(request.environ), read_body(request))
     else:
         query = request.META.get("QUERY_STRING", "").encode(
@@ -45,7 +45,7 @@ def _is_unread(request: HttpRequest) -> bool:
 
 
 def exempt(view: Any) -> Any:
-    """Exempt a view from what is meant for browsers and for views with queries.
+    """Exempt a view from checks for browsers, and from the transaction around a request.
 
     That is CSRF tokens, the login of LoginRequiredMiddleware, and ATOMIC_REQUESTS of every database.
     """

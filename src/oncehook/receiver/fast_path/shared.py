@@ -41,7 +41,7 @@ class Cache(Protocol):
 
 
 class SharedReceipts:
-    """Implements `SharedEntries`. Lookups and writes that arrive meanwhile share the next request to the cache."""
+    """Implements `SharedEntries`. Lookups and writes that arrive during a request share the next one."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache

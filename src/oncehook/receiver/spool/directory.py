@@ -125,13 +125,13 @@ class SpoolDirectory:
         return sum(_size(path) for path in self.segments())
 
     def events(self) -> int:
-        """Return how many events wait, in the segments of all processes. Reads only what has changed."""
+        """Return how many events wait, in the segments of all processes. Reads only segments that have changed."""
         counts = {}
         for path in self.segments():
             size = _size(path)
             known = self._counts.get(path.name)
             if known is None or known[0] != size:
-                with suppress(OSError):  # it was claimed in this moment
+                with suppress(OSError):  # another task claimed it at this moment
                     known = size, count_events(path.read_bytes())
             if known is not None:
                 counts[path.name] = known

@@ -86,7 +86,7 @@ class Drain:
                 drained += number
             return True
         finally:
-            self._writer.put_back(list(held.values()))
+            self._writer.requeue(list(held.values()))
             if drained:
                 signals.emit("spool_drained", events=drained)
             reach(Checkpoint.SPOOL_DRAINED)
@@ -115,7 +115,7 @@ class Drain:
         return sum(map(len, deliveries))
 
     async def _claim(self, deliveries: Sequence[list[Claim]]) -> int | None:
-        """Claim deliveries. Returns how many events the database refuses, or None if it is unavailable."""
+        """Claim deliveries. Returns how many events the database rejects, or None if it is unavailable."""
         refused = 0
         results = await asyncio.gather(*(self._claims.claim(claims) for claims in deliveries), return_exceptions=True)
         for claims, result in zip(deliveries, results, strict=True):

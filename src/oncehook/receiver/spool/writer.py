@@ -72,8 +72,8 @@ class SpoolWriter:
             sealed, self._sealed = self._sealed, []
             return sealed
 
-    def put_back(self, segments: Sequence[Segment]) -> None:
-        """Keep the locks of segments that could not be claimed now."""
+    def requeue(self, segments: Sequence[Segment]) -> None:
+        """Return segments that could not be claimed now. Their locks are kept."""
         self._sealed = [*segments, *self._sealed]
 
     async def close(self) -> None:

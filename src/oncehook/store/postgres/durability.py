@@ -51,6 +51,6 @@ def connections_risk(needed: int, allowed: int) -> str | None:
     if needed <= allowed:
         return None
     return (
-        f"a process may use {needed} connections, and PostgreSQL allows {allowed}: further ones are refused, also "
+        f"a process may use {needed} connections, and PostgreSQL allows {allowed}: it rejects further ones, also "
         f"those of other programs. Lower `concurrency` of the inbox or of its consumers, or raise max_connections"
     )

@@ -35,7 +35,7 @@ async def show(context: Context, request: Request) -> Response:
 async def _render(
     context: Context, request: Request, *, problem: Problem | None = None, values: dict[str, str] | None = None
 ) -> Response:
-    """The page. With `problem`, it explains why a change was refused; `values` are the fields of the form."""
+    """The page. With `problem`, it explains why a change failed; `values` are the fields of the form."""
     snapshot, stats = await context.overview.snapshot(), context.runtime.reception.stats
     removed = sorted({*snapshot["sources"], *snapshot["paused"]} - set(context.runtime.sources))
     cases, secrets = await context.diagnoses.get()

@@ -18,7 +18,7 @@ async def show(context: Context, request: Request) -> Response:
 async def _render(
     context: Context, request: Request, *, problem: Problem | None = None, values: dict[str, str] | None = None
 ) -> Response:
-    """The page. With `problem`, it explains why a change was refused; `values` are the fields of the form."""
+    """The page. With `problem`, it explains why a change failed; `values` are the fields of the form."""
     source, query = request.path_params["source"], request.query_params
     search, after = query.get("search", "").strip(), query.get("after", "")
     rows, more = await list_tenants(context, source, search=search, after=after, limit=LIMIT)

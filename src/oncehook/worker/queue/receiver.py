@@ -77,7 +77,7 @@ class QueueReceiver:
             self._health.succeeded()
 
     async def _wait(self, seconds: float) -> None:
-        """Wait before the next receive, and let the workers look at the database meanwhile."""
+        """Wait before the next receive. The workers then lease from the database."""
         await asyncio.sleep(seconds)
         for feed in self._feeds.values():
             feed.ready()

@@ -1,1 +1,1 @@
-"""The migrations of Django, made from the same SQL files as those of `oncehook migrate`."""
+"""Django migrations that run the same SQL files as `oncehook migrate`."""
