@@ -38,7 +38,7 @@ COMMANDS = {
     "sources": "Add, list, rotate and remove sources while the inbox runs.",
     "tenants": "Add, list, rotate and remove tenants while the inbox runs.",
     "shards": "List the shards, and move a source from one to another.",
-    "intake": "Show what waits in the queues of sources.",
+    "intake": "Count the messages in the queues of sources.",
     "secrets": "Show which secrets are in use and which can be removed.",
 }
 

@@ -1,4 +1,4 @@
-"""What `oncehook doctor` says about the spool of this host."""
+"""The findings of `oncehook doctor` about the spool of this host."""
 
 import shutil
 from pathlib import Path

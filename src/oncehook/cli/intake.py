@@ -1,4 +1,4 @@
-"""`oncehook intake`: what waits in the queues of sources."""
+"""`oncehook intake`: count the messages in the queues of sources."""
 
 import sys
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ def _number(count: int | None) -> str:
 
 
 async def intake_findings(sources: Mapping[str, Source]) -> list[tuple[str, str]]:
-    """What the doctor says about each queue: a level and a sentence."""
+    """The findings of the doctor about each queue: a level and a sentence."""
     findings = []
     for status in await read_statuses(sources):
         where = f"source {status.source}: the queue {status.queue}"

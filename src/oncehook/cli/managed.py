@@ -1,4 +1,4 @@
-"""What `oncehook sources` and `oncehook tenants` share: options, secrets from the command line, the open store."""
+"""Shared code of `oncehook sources` and `oncehook tenants`: options, secrets from the command line, the open store."""
 
 import sys
 from collections.abc import AsyncIterator, Sequence

@@ -83,9 +83,9 @@ def move(
 ) -> None:
     """Move a source to another shard while the inbox runs. Exits 1 if it cannot be moved.
 
-    Everything is copied first. Then handlers and effects of the source pause until those that run have ended. Then
-    deliveries get 503 for a moment, while the last changes are copied and compared. Senders deliver them again. If the
-    command is interrupted, run it again to continue, or with --abort to undo it.
+    The command first copies all rows. Then it pauses handlers and effects of the source, and waits for those that run.
+    Deliveries then get 503 for a moment, while the command copies and compares the last changes. Senders deliver them
+    again. If the command is interrupted, run it again to continue, or with --abort to undo the move.
 
     \b
     oncehook shards move stripe-eu --to eu --dry-run

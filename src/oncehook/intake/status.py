@@ -1,4 +1,4 @@
-"""What waits in the queues of an inbox, for the command line, the doctor and the dashboard."""
+"""The state of the queues of an inbox, for the command line, the doctor and the dashboard."""
 
 import asyncio
 from collections.abc import Mapping

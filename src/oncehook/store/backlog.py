@@ -55,7 +55,7 @@ class Backlog:
         paused = frozenset(await sources())
         must_skip = bool(paused) or has_tenants or (handled is not None and handled.is_shared)
         before = self.sources, self._handled, self._had_to_skip
-        changed = (paused, handled, must_skip) != before  # the floor may be too late for what may be leased now
+        changed = (paused, handled, must_skip) != before  # receipts due before the floor may now be leased
         if changed or (must_skip and began >= self._next_search):
             self.floor = await self._find_floor(window) if must_skip else self._lowest
             took = self.clock.monotonic() - began

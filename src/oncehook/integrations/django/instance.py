@@ -36,7 +36,7 @@ class DjangoDatabase:
 
 @contextmanager
 def fresh_connections() -> Iterator[None]:
-    """Close the connections that a handler or an effect has opened in its thread, which ends with the call."""
+    """Close the connections that a handler or an effect has opened in its thread: the thread ends with the call."""
     try:
         yield
     finally:

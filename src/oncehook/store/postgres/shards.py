@@ -281,7 +281,7 @@ class PostgresShardStore:
             yield run
 
     async def _create_partitions(self, days: Sequence[Any]) -> None:
-        """Create the partitions for payloads of these days: the target may have no payload of that age."""
+        """Create the partitions for payloads of these days: the target may not have them yet."""
         if not days:
             return
         async with self._pool.connection() as connection:

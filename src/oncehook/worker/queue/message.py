@@ -104,7 +104,7 @@ def end_of(message: QueueMessage, row: ListedReceipt | None, lease_seconds: floa
         return End.DEAD_LETTER if row.replays == message.replays else End.DELETE
     if row.status is State.PROCESSING:  # a copy of the message, or its worker died
         return max((row.lease_left or 0.0) + 1.0, lease_seconds * 2.0 ** (min(message.received.receives, 16) - 2))
-    if row.due_in is not None and row.due_in > 0:  # a copy, or SQS could not wait for that long
+    if row.due_in is not None and row.due_in > 0:  # a copy, or SQS cannot delay a message until then
         return End.LATER
     if row.is_paused or row.consumer != message.consumer:
         return End.DELETE
