@@ -36,7 +36,7 @@ SERVERS: dict[str, type[Server]] = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests with RabbitMQ in one process: its server takes ten seconds to start."""
     for item in items:
-        if "[rabbitmq" in item.name:
+        if "[rabbitmq" in item.name or item.path.name == "test_rabbitmq.py":
             item.add_marker(pytest.mark.xdist_group("rabbitmq"))
 
 

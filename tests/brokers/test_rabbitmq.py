@@ -11,7 +11,7 @@ from oncehook.brokers.publisher import Message, NotStored
 from tests.support.broker_servers import PASSWORD
 from tests.support.brokers import MakeQueue
 
-pytestmark = [pytest.mark.anyio, pytest.mark.system, pytest.mark.xdist_group("rabbitmq")]
+pytestmark = [pytest.mark.anyio, pytest.mark.system, pytest.mark.xdist_group("brokers")]
 
 
 async def test_message_goes_through_an_exchange_and_an_unroutable_one_is_not_stored(
