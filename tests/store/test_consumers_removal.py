@@ -1,7 +1,9 @@
 """Consumers in the database: the setting `paused`, and their removal."""
 
+import asyncio
 import json
 
+import psycopg
 import pytest
 
 from oncehook.model.claim import ConsumerClaim
@@ -11,6 +13,8 @@ from oncehook.store.consumers import FROM_SETTINGS
 from oncehook.store.store import Store
 from tests.support.ages import set_status
 from tests.support.events import Rows
+from tests.support.fsck import assert_fsck_is_clean
+from tests.support.stores import settle
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +122,51 @@ async def test_unhandled_receipts_and_old_errors_are_ended_in_batches(store: Sto
     reasons = rows("SELECT DISTINCT last_error FROM webhook_receipts WHERE consumer = 'ledger'")
     assert reasons == [("it was removed; the last error was: KeyError",)]
     assert rows("SELECT count(*) FROM webhook_receipts WHERE status = 'retrying'") == [(5,)]
+
+
+async def test_every_open_receipt_is_ended_among_many_others(store: Store, database: str, rows: Rows) -> None:
+    """More receipts than a batch are finished, or belong to other consumers. Each open one is of another kind."""
+    ledger = store.leases_of("ledger")
+
+    async def arrive(*names: str, settled: State | None = None, after: float | None = None) -> None:
+        for name in names:
+            copies = (
+                ConsumerClaim("ledger", serial_key=name if "serial" in name else None),
+                ConsumerClaim("search", serial_key=name),
+            )
+            await claim(store, name, copies=copies)
+        if settled is not None:
+            await settle(store, await ledger.take(10, 30, "worker"), settled, after=after)
+
+    await arrive(*(f"{key}done {n}" for n in range(3) for key in ("", "serial ")), settled=State.PROCESSED)
+    await arrive("failed", "serial failed", settled=State.FAILED)
+    await arrive("retrying", "serial retrying", settled=State.RETRYING, after=3600.0)
+    await arrive("leased", "serial leased")
+    assert len(await ledger.take(10, 30, "worker")) == 2
+    await arrive("waiting", "serial waiting", "held", "serial held")
+    rows("UPDATE webhook_receipts SET unhandled_at = received_at WHERE event_id LIKE '%held'")
+    dead, *_ = await store.leases_of("search").take(3, 30, "worker")
+    await settle(store, [dead], State.FAILED)
+    counts = await store.consumers.open_receipts("ledger", 100)
+    assert counts == {"failed": 2, "retrying": 2, "processing": 2, "received": 4}
+    while await store.consumers.end_receipts("ledger", "it was removed", 2):
+        pass
+    states = "SELECT consumer, status, count(*) FROM webhook_receipts GROUP BY 1, 2 ORDER BY 1, 2"
+    assert rows(states) == [
+        ("ledger", "ignored", 10), ("ledger", "processed", 6), ("main", "received", 16),
+        ("search", "failed", 1), ("search", "processing", 2), ("search", "received", 13),
+    ]  # fmt: skip
+    assert_fsck_is_clean(database)
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+async def test_receipt_that_a_worker_settles_at_this_moment_is_skipped(store: Store, database: str) -> None:
+    await claim(store, "evt_1", "evt_2", copies=(ConsumerClaim("ledger"),))
+    with psycopg.connect(database) as worker:
+        worker.execute("SELECT 1 FROM webhook_receipts WHERE event_id = 'evt_1' AND consumer = 'ledger' FOR UPDATE")
+        async with asyncio.timeout(5):
+            assert await store.consumers.end_receipts("ledger", "it was removed", 10) == 1
+    assert await store.consumers.end_receipts("ledger", "it was removed", 10) == 1
 
 
 async def test_worker_of_an_ended_receipt_loses_its_lease(store: Store, rows: Rows) -> None:
