@@ -141,6 +141,22 @@ async def test_only_failed_effects_are_replayed_and_the_replay_is_audited(store:
     ]
 
 
+async def test_replay_leaves_other_failed_effects_and_forgets_what_failed(store: Store, rows: Rows) -> None:
+    """A replayed effect runs at once, beside others, although it had crashed. One without arguments cannot run."""
+    await record(store, "a", "b")
+    await record(store, "erased", args=None)
+    await finish(store, EffectState.FAILED, error="it crashed", crashed=True)
+    a, b, erased = (row[0] for row in rows("SELECT id FROM webhook_effects ORDER BY id"))
+    assert await store.effects.replay([a, erased], "jane") == [a]
+    columns = "id, status, crashes, last_error"
+    assert rows(f"SELECT {columns} FROM webhook_effects ORDER BY id") == [
+        (a, "waiting", 0, None),
+        (b, "failed", 1, "it crashed"),
+        (erased, "failed", 1, "it crashed"),
+    ]
+    assert [effect.id for effect in await store.effects.lease(10, "w", SEND)] == [a]
+
+
 async def test_unknown_effect_status_is_rejected(store: Store, rows: Rows) -> None:
     await record(store, "a")
     with pytest.raises(Exception, match=r"(?i)check"):
@@ -165,6 +181,18 @@ async def test_pruning_clears_arguments_and_deletes_keys_separately(store: Store
         assert await pruning.prune_effects(soon - timedelta(hours=2), 10) == 0
         assert await pruning.prune_effects(soon, 10) == 1
     assert rows("SELECT key FROM webhook_effects ORDER BY id") == [("dead",), ("waiting",)]
+
+
+async def test_key_of_an_effect_that_was_done_lately_is_kept_however_old_it_is(store: Store, rows: Rows) -> None:
+    await record(store, "done", "done lately")
+    await finish(store)
+    await store.schema.move_times_back(100)
+    rows("UPDATE webhook_effects SET done_at = '2100-01-01T00:00:00.000000Z' WHERE key = 'done lately' RETURNING id")
+    async with store.retention.start_pruning() as pruning:
+        assert pruning is not None
+        before = datetime.now(UTC) - timedelta(seconds=50)
+        assert await pruning.prune_effects(before, 10) == 1
+    assert rows("SELECT key FROM webhook_effects") == [("done lately",)]
 
 
 async def test_erasing_a_receipt_clears_the_arguments_of_its_effects(store: Store, rows: Rows) -> None:
