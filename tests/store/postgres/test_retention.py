@@ -9,7 +9,7 @@ import pytest
 import oncehook.store.postgres.pool as postgres_pool
 import oncehook.store.postgres.retention as postgres_retention
 from oncehook.config.settings import Horizon
-from oncehook.operations.prune import Pruned, prune
+from oncehook.operations.prune import Pruned, cutoffs, prune
 from oncehook.store.store import Store
 from tests.support.ages import PARTITIONS, create_day, set_age
 from tests.support.events import make_claim
@@ -90,6 +90,77 @@ async def test_day_is_kept_while_one_source_needs_it(
     assert (done.days, done.payloads) == ([], {"short": 1})
     done = await prune_old(store, [Horizon("short", 30 * DAY, 2 * DAY), Horizon("long", 30 * DAY, 3 * DAY)])
     assert done.days == [day]
+
+
+async def test_day_is_dropped_by_the_horizon_of_its_own_sources(store: Store, database: str) -> None:
+    """A source without events of that day may keep its payloads for longer."""
+    await claim(store, "evt_short", source="short")
+    set_age(database, "evt_short", 5, "processed")
+    day = day_of(database, "evt_short")
+    done = await prune_old(store, [Horizon("short", 30 * DAY, 2 * DAY), Horizon("long", 30 * DAY, 20 * DAY)])
+    assert done.days == [day]
+
+
+REASONS: dict[str, dict[str, str]] = {
+    "waiting": {"status": "received"},
+    "retrying": {"status": "retrying"},
+    "running": {"status": "processing"},
+    "dead letter": {"status": "failed"},
+    "source without a horizon": {"source": "github"},
+    "source that keeps its payloads for longer": {"source": "long"},
+}
+
+
+@pytest.mark.parametrize("is_detached", [False, True])
+@pytest.mark.parametrize("reason", REASONS)
+async def test_day_with_one_needed_payload_is_kept(store: Store, database: str, reason: str, is_detached: bool) -> None:
+    """Whether it is attached, or was detached by an earlier run before the payload was needed."""
+    facts = {"source": "stripe", "status": "processed", **REASONS[reason]}
+    await claim(store, "old")
+    await claim(store, "needed", source=facts["source"])
+    set_age(database, "old", 40, "processed")
+    set_age(database, "needed", 40, facts["status"])
+    day = day_of(database, "needed")
+    if is_detached:
+        run_sql(database, f"COMMENT ON TABLE {day} IS 'oncehook: to be dropped'")
+        run_sql(database, f"ALTER TABLE webhook_payloads DETACH PARTITION {day}")
+    done = await prune_old(store, [*KEEP_30, Horizon("long", 60 * DAY, 60 * DAY)])
+    assert done.days == [] and day in days(database)
+    assert day_of(database, "needed") == day
+    if not is_detached:
+        assert run_sql(database, f"SELECT obj_description('{day}'::regclass)") == [(None,)], "it must stay attached"
+
+
+async def test_dropped_day_releases_its_own_payload_objects(store: Store, database: str) -> None:
+    for name, age in (("old", 40), ("new", 20)):
+        large = make_claim(name, body=b"", object=f"file:///payloads/{name}")
+        await store.payload_objects.reserve([(large.object or "", large)])
+        await store.claims.insert([large])
+        set_age(database, name, age, "processed")
+    days = "UPDATE webhook_payload_objects o SET day = p.day FROM webhook_payloads p WHERE p.receipt_id = o.receipt_id"
+    run_sql(database, days)
+    _, payloads = cutoffs(KEEP_30, await store.operations.now())
+    async with store.retention.start_pruning() as pruning:
+        assert pruning is not None and len(await pruning.drop_days(payloads)) == 1
+    columns = "address, receipt_id IS NULL, day IS NULL, is_released"
+    assert run_sql(database, f"SELECT {columns} FROM webhook_payload_objects ORDER BY address") == [
+        ("file:///payloads/new", False, False, False),
+        ("file:///payloads/old", True, True, True),
+    ]
+
+
+async def test_tables_that_the_pruner_did_not_make_are_kept(store: Store, database: str) -> None:
+    """A partition with another name, and the detached day of an inbox in another schema."""
+    run_sql(
+        database,
+        "CREATE TABLE payloads_of_2019 PARTITION OF webhook_payloads FOR VALUES FROM ('2019-01-01') TO ('2020-01-01')",
+    )
+    run_sql(database, "CREATE SCHEMA other")
+    run_sql(database, "CREATE TABLE other.webhook_payloads_20200101 (LIKE webhook_payloads INCLUDING ALL)")
+    run_sql(database, "COMMENT ON TABLE other.webhook_payloads_20200101 IS 'oncehook: to be dropped'")
+    assert (await prune_old(store)).days == []
+    tables = "SELECT to_regclass('payloads_of_2019'), to_regclass('other.webhook_payloads_20200101')"
+    assert None not in run_sql(database, tables)[0]
 
 
 async def test_open_reader_delays_the_drop_of_a_day_but_no_claim(
