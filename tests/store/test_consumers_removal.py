@@ -84,12 +84,14 @@ async def test_removal_deletes_the_subscription_handlers_rate_and_pause(store: S
     )
     for name in ("ledger", "search"):
         await store.rates.take(name, 1, 1.0, 1.0)
+    await store.pauses.pause("", "bob", consumer="search")
+    await store.pauses.pause("github", "bob")
     before = await store.directory.revision()
     assert await store.consumers.remove("ledger", "ann") == ["stripe"]
     assert await store.directory.revision() > before
     assert [row.name for row in await store.consumers.all()] == ["search"]
     assert rows("SELECT consumer FROM webhook_handlers") == rows("SELECT consumer FROM webhook_rates") == [("search",)]
-    assert await paused_by(store) == []
+    assert [(row.source, row.consumer) for row in await store.pauses.active()] == [("", "search"), ("github", "")]
     actor, action, detail = rows("SELECT actor, action, detail FROM webhook_audit ORDER BY id DESC LIMIT 1")[0]
     assert (actor, action, json.loads(detail)) == (
         "ann",

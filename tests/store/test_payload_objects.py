@@ -88,3 +88,12 @@ async def test_only_released_rows_are_deleted(store: Store) -> None:
     assert await store.payload_objects.released("", 10) == [address_of("b")]
     assert await store.payload_objects.released(address_of("b"), 10) == []
     assert await store.payload_objects.delete([address_of("a"), address_of("b")]) == 1
+
+
+async def test_erasing_an_event_releases_its_own_object(store: Store) -> None:
+    claims = [make_claim(f"evt_{name}", body=b"", object=address_of(name)) for name in "ab"]
+    for claim in claims:
+        await store.payload_objects.reserve([(claim.object or "", claim)])
+    first, _ = await store.claims.insert(claims)
+    assert await store.retention.erase([first.receipt], None, "ops", "{}") == 1
+    assert await store.payload_objects.released("", 10) == [address_of("a")]
