@@ -75,6 +75,35 @@ async def test_effect_is_settled_once_and_only_under_its_lease(store: Store) -> 
     assert await store.effects.counts() == {"done": 1}
 
 
+async def test_lease_lasts_as_long_as_that_of_its_own_target(store: Store, rows: Rows) -> None:
+    await record(store, "a")
+    longer = [EffectTarget("function", "other", 3600.0), EffectTarget("http", None, 3600.0)]
+    [effect] = await store.effects.lease(1, "relay", [*longer, *SEND])
+    assert rows("SELECT worker FROM webhook_effects") == [("relay",)]
+    await store.schema.move_times_back(20)
+    assert await store.effects.expired(10, 0) == []
+    await store.schema.move_times_back(20)
+    assert [row.id for row in await store.effects.expired(10, 0)] == [effect.id]
+
+
+async def test_effects_that_are_settled_together_get_their_own_results(store: Store, rows: Rows) -> None:
+    await record(store, "a", "b", "c", "d")
+    done, failed, retried, _ = await store.effects.lease(4, "relay", SEND)
+    settled = [
+        SettledEffect(done.id, done.lease, EffectState.DONE),
+        SettledEffect(failed.id, failed.lease, EffectState.FAILED, error="never"),
+        SettledEffect(retried.id, retried.lease, EffectState.RETRYING, after=60.0, error="later"),
+    ]
+    assert await store.effects.settle(settled) == {done.id, failed.id, retried.id}
+    columns = "status, attempts, last_error, lease_until IS NULL, done_at IS NULL, next_attempt_at IS NULL"
+    assert rows(f"SELECT {columns} FROM webhook_effects ORDER BY id") == [
+        ("done", 1, None, True, False, True),
+        ("failed", 1, "never", True, True, True),
+        ("retrying", 1, "later", True, True, False),
+        ("performing", 1, None, False, True, True),
+    ]
+
+
 async def test_released_effect_stays_in_quarantine_until_an_attempt_ends(store: Store) -> None:
     await record(store, "a")
     await finish(store, EffectState.RETRYING, after=0.0, crashed=True)

@@ -87,12 +87,13 @@ async def test_failed_effects_are_counted_by_whether_they_can_be_replayed(store:
 async def test_noops_are_listed_per_receipt_and_counted_per_reason(store: Store) -> None:
     noop = {"receipt": 7, "source": "stripe", "reason": "stale", "scope": "stripe", "key": "invoice:in_1"}
     assert await write(store, "note_noops", [noop, noop | {"reason": "effect", "key": "mail:1"}]) == 2
+    assert await write(store, "note_noops", [noop | {"receipt": 8, "source": "github", "key": "push:1"}]) == 1
     assert [(row.reason, row.key) for row in await store.effects.noops(7)] == [
         ("stale", "invoice:in_1"),
         ("effect", "mail:1"),
     ]
     counts = {(row.source, row.reason): row.noops for row in await store.effects.noop_counts()}
-    assert counts == {("stripe", "stale"): 1, ("stripe", "effect"): 1}
+    assert counts == {("stripe", "stale"): 1, ("stripe", "effect"): 1, ("github", "stale"): 1}
 
 
 async def test_entity_has_the_newest_state_in_any_order_of_events(store: Store) -> None:
