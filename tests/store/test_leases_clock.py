@@ -60,6 +60,13 @@ async def test_retry_scheduled_before_the_clock_was_set_back_is_due(
     assert await lease(store) == ["evt_1"]
 
 
+async def test_event_that_was_replayed_before_the_clock_was_set_back_is_due(store: Store, go_back: Clock) -> None:
+    (claimed,) = await store.claims.insert([make_claim("evt_1", status=State.IGNORED)])
+    assert await store.operations.replay([claimed.receipt], "ops", {}) == [claimed.receipt]
+    go_back()
+    assert await lease(store) == ["evt_1"]
+
+
 @pytest.mark.parametrize("serial_key", [None, "a key"])
 async def test_retry_scheduled_after_the_clock_was_set_back_keeps_its_backoff(
     store: Store, go_back: Clock, serial_key: str | None
