@@ -35,7 +35,7 @@ def address_of(claim: Claim) -> str:
     return f"file:///payloads/2026-11-17/{claim.fingerprint.hex()}-{'0' * 16}"
 
 
-async def claim(store: Store, event_id: str, way: str, **facts: Any) -> int:
+async def claim_in_one_way(store: Store, event_id: str, way: str, **facts: Any) -> int:
     """Claim a new event in one of the ways, and return its receipt."""
     made = make_claim(event_id, copies=COPIES if "copies" in way else (), **facts)
     if "object" in way:
@@ -51,7 +51,7 @@ async def claim(store: Store, event_id: str, way: str, **facts: Any) -> int:
 async def test_every_way_to_claim_stores_the_same_receipt(store: Store, rows: Rows, database: str, tenant: str) -> None:
     for kind, facts in KINDS.items():
         for way in WAYS:
-            await claim(store, f"{kind} {way}", way, tenant=tenant, origin="queue", **facts)
+            await claim_in_one_way(store, f"{kind} {way}", way, tenant=tenant, origin="queue", **facts)
         stored = rows(f"SELECT {COLUMNS} FROM webhook_receipts WHERE consumer = 'main' AND event_id LIKE '{kind} %'")
         assert len(stored) == len(WAYS) and len(set(stored)) == 1, "each way must store the same receipt"
     copies = set(rows(f"SELECT {COLUMNS} FROM webhook_receipts WHERE consumer <> 'main'"))
@@ -61,8 +61,8 @@ async def test_every_way_to_claim_stores_the_same_receipt(store: Store, rows: Ro
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_key_of_one_tenant_is_free_for_another(store: Store, way: str) -> None:
-    acme = await claim(store, "evt_1", way, tenant="acme", keys=("token",))
-    other = await claim(store, "evt_2", way, tenant="globex", keys=("token",))
+    acme = await claim_in_one_way(store, "evt_1", way, tenant="acme", keys=("token",))
+    other = await claim_in_one_way(store, "evt_2", way, tenant="globex", keys=("token",))
     for tenant, receipt in ("acme", acme), ("globex", other):
         found = await store.claims.insert_or_find(make_claim("evt_3", tenant=tenant, keys=("token",)))
         assert (found.receipt, found.fresh) == (receipt, False)
@@ -70,15 +70,15 @@ async def test_key_of_one_tenant_is_free_for_another(store: Store, way: str) -> 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_key_finds_the_receipt_that_has_it_among_others(store: Store, way: str) -> None:
-    await claim(store, "evt_1", way)
-    receipt = await claim(store, "evt_2", way, keys=("token",), status=State.IGNORED)
-    await claim(store, "evt_3", way, keys=("another",))
+    await claim_in_one_way(store, "evt_1", way)
+    receipt = await claim_in_one_way(store, "evt_2", way, keys=("token",), status=State.IGNORED)
+    await claim_in_one_way(store, "evt_3", way, keys=("another",))
     found = await store.claims.insert_or_find(make_claim("evt_4", keys=("token",)))
     assert (found.receipt, found.status) == (receipt, State.IGNORED)
 
 
 async def test_duplicate_is_that_of_the_first_receipt_not_of_another_consumer(store: Store) -> None:
-    receipt = await claim(store, "evt_1", "with copies", status=State.IGNORED)
+    receipt = await claim_in_one_way(store, "evt_1", "with copies", status=State.IGNORED)
     (again,) = await store.claims.insert([make_claim("evt_1", copies=COPIES)])
     assert (again.receipt, again.fresh, again.status) == (receipt, False, State.IGNORED)
 
@@ -86,7 +86,7 @@ async def test_duplicate_is_that_of_the_first_receipt_not_of_another_consumer(st
 @pytest.mark.parametrize("consumer", CONSUMERS)
 async def test_consumer_leases_the_whole_payload_of_the_event(store: Store, consumer: str) -> None:
     for way in WAYS[1:]:
-        await claim(store, way, way, headers=f'{{"of":"{way}"}}', type="invoice.paid")
+        await claim_in_one_way(store, way, way, headers=f'{{"of":"{way}"}}', type="invoice.paid")
     leased = {one.event_id: one for one in await store.leases_of(consumer).take(10, 30, "worker")}
     assert sorted(leased) == ["with copies", "with copies and an object"]
     for way, one in leased.items():
