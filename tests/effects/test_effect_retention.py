@@ -42,3 +42,19 @@ async def test_pruning_deletes_old_keys_and_arguments_of_completed_effects(sendi
     assert pruned is not None and pruned.effects == 1
     keys = [row[0] for row in rows("SELECT key FROM webhook_effects ORDER BY key")]
     assert keys == [f"send:evt_{n}" for n in (0, 1, 2, 4, 5)]
+
+
+async def test_pruning_of_many_effects_takes_several_batches(
+    sending: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.operations.prune.BATCH", 2)
+    sending.effect(name="send")(lambda effect, number: None)
+    await record(sending, *(f"evt_{n}" for n in range(5)))
+    await relay.Relay(sending._runtime.store, sending._runtime.effects).drain()
+    long_ago = "'2026-01-01T00:00:00.000000Z'"
+    rows(f"UPDATE webhook_effects SET done_at = {long_ago}, created_at = {long_ago}")
+    await prune(sending._runtime.store, sending._runtime.horizons.values())
+    assert rows("SELECT count(*) FROM webhook_effects WHERE args IS NULL") == [(5,)]
+    pruned = await prune(sending._runtime.store, sending._runtime.horizons.values(), effects=90 * 86400.0)
+    assert pruned is not None and pruned.effects == 5
+    assert rows("SELECT count(*) FROM webhook_effects") == [(0,)]

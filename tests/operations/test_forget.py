@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import oncehook.operations.forget as forget_module
 from oncehook import Effect, Event, Fail, Inbox
 from oncehook.operations.forget import BATCH, find_mentions, forget, forget_tenant, mentions
 from oncehook.store.store import Store
@@ -221,3 +222,22 @@ async def test_large_tenant_is_erased_in_batches(store: Store, rows: Rows) -> No
     assert progress == [BATCH, BATCH + 10]
     assert events_with_payload(rows) == ["evt_other"]
     assert await forget_tenant(store, "stripe", "acme", actor="me") == 0
+
+
+async def test_search_for_an_address_reads_every_page_of_payloads(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forget_module, "PAGE", 2)
+    receipts = await claim(store, *(f"evt_{number}" for number in range(5)), body=b"jane@example.com")
+    assert [found async for found in find_mentions(store, "jane@example.com")] == [(id, True) for id in receipts]
+
+
+async def test_payloads_of_many_receipts_are_erased_in_batches_that_are_audited(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forget_module, "BATCH", 2)
+    receipts = await claim(store, *(f"evt_{number}" for number in range(6)))
+    assert await forget(store, receipts[:5], actor="me@here", object_id="in_1") == 5
+    assert events_with_payload(rows) == ["evt_5"]
+    details = [json.loads(detail) for (detail,) in rows("SELECT detail FROM webhook_audit ORDER BY id")]
+    assert [detail["receipts"] for detail in details] == [receipts[:2], receipts[2:4], receipts[4:5]]

@@ -59,3 +59,15 @@ async def test_store_that_is_down_keeps_the_rows_for_the_next_run(
         (tmp_path / "elsewhere").rename(folder.folder)
         assert await delete_released(store) == 1
         assert not folder.objects() and rows("SELECT count(*) FROM webhook_payload_objects") == [(0,)]
+
+
+async def test_objects_of_several_pages_are_all_deleted_and_counted(
+    database: str, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.operations.payload_objects.BATCH", 2)
+    folder = FolderStore(tmp_path / "payloads")
+    async with open_store(database, payload_store=folder.address) as store:
+        addresses = [await store.objects.put(b"%d" % number) for number in range(5)]
+        await store.payload_objects.reserve([(address, make_claim("evt_1")) for address in addresses])
+        assert await collect_objects(store, unused=-10.0) == 5
+        assert not folder.objects() and rows("SELECT count(*) FROM webhook_payload_objects") == [(0,)]
