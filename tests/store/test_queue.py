@@ -82,6 +82,17 @@ async def test_overdue_receipts_are_listed_once_per_serial_key(store: Store) -> 
     assert await store.queue.overdue("main", 60) == []
 
 
+async def test_one_sweep_lists_a_limited_number_of_receipts_and_keys_the_oldest_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.store.queue.MAX_OVERDUE", 2)
+    monkeypatch.setattr("oncehook.store.queue.MAX_KEYS", 1)
+    plain = await claim(store, "plain_1", "plain_2", "plain_3")
+    (first,), _ = await claim(store, "s_1", serial_key="in_1"), await claim(store, "s_2", serial_key="in_2")
+    await store.schema.move_times_back(90)
+    assert [row.receipt for row in await store.queue.overdue("main", 60)] == [*plain[:2], first]
+
+
 async def test_copies_are_the_receipts_of_other_consumers(store: Store) -> None:
     copied = make_claim("evt_1", copies=(ConsumerClaim("billing"), ConsumerClaim("search", State.IGNORED)))
     (claimed,) = await store.claims.insert([copied])

@@ -1,15 +1,19 @@
 """Dead letters: SQS gives up a message, or the retry policy gives up its event."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from oncehook import Event, Inbox
+from oncehook.brokers.sqs import SqsQueue
 from oncehook.model.retry import Postpone
+from oncehook.store.store import Store
+from oncehook.worker.queue.dead_letters import DeadLetterWatch
 from tests.support.consumers import send
 from tests.support.events import Rows
 from tests.support.waiting import eventually
-from tests.support.work import fail_first_attempts, receipts_are
+from tests.support.work import claim, fail_first_attempts, receipts_are
 from tests.support.work_queue import LEASE, MakeInbox, WorkQueue
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sampled(1)]
@@ -72,3 +76,26 @@ async def test_without_a_dead_letter_queue_the_message_of_a_dead_letter_is_delet
         await send(inbox, "evt_1")
         await eventually(receipts_are(rows, "failed", 1))
         await eventually(lambda: queue.is_empty, "the message is deleted")
+
+
+async def give_up(dead_queue: WorkQueue, store: Store, count: int) -> None:
+    """Claim events, and put their messages into the dead-letter queue as SQS does."""
+    ids = [f"evt_{number:02}" for number in range(count)]
+    for event_id, receipt in zip(ids, await claim(store, *ids), strict=True):
+        body = json.dumps({"receipt": receipt, "source": "stripe", "event_id": event_id})
+        dead_queue.moto.call("sqs", "SendMessage", QueueUrl=dead_queue.dead_letters, MessageBody=body)
+
+
+@pytest.mark.parametrize(("reads", "failed"), [(100, 12), (1, 10)])
+async def test_one_check_reads_the_whole_dead_letter_queue_up_to_a_number_of_reads(
+    store: Store, dead_queue: WorkQueue, rows: Rows, monkeypatch: pytest.MonkeyPatch, reads: int, failed: int
+) -> None:
+    monkeypatch.setattr("oncehook.worker.queue.dead_letters.MAX_READS", reads)
+    await give_up(dead_queue, store, 12)
+    queue = SqsQueue(dead_queue.url, needed_by="queue")
+    await queue.open()
+    try:
+        await DeadLetterWatch(store.queue, queue).check(await queue.attributes())
+    finally:
+        await queue.close()
+    assert rows("SELECT count(*) FROM webhook_dlq") == [(failed,)]

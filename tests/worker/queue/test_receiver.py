@@ -1,10 +1,16 @@
 """The receiver of messages: garbage in the queue, and messages that become visible too early."""
 
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from oncehook import Event
+from oncehook.brokers.sqs import Received
+from oncehook.worker.queue.health import QueueHealth
+from oncehook.worker.queue.receiver import QueueReceiver
 from tests.support.consumers import send
 from tests.support.events import Rows
 from tests.support.waiting import block_thread, eventually
@@ -63,3 +69,20 @@ async def test_garbage_in_the_queue_is_deleted(
     ignored = {fields["message_id"] for line, fields in emitted if line == "queue_message_ignored"}
     assert len(ignored) == len(GARBAGE), "each is logged; SQS may deliver one of them twice"
     assert "background_failed" not in dict(emitted)
+
+
+async def test_all_messages_that_workers_have_stay_invisible_in_calls_of_up_to_ten() -> None:
+    calls: list[list[Received]] = []
+
+    class Queue:
+        async def change_visibility(self, changes: Sequence[tuple[Received, float]]) -> None:
+            calls.append([received for received, _ in changes])
+
+    held = [Received("", f"handle {number}") for number in range(23)]
+    feed: Any = SimpleNamespace(messages=[SimpleNamespace(received=received) for received in held])
+    parts: Any = {"queue": Queue(), "feeds": {"main": feed}, "ends": None, "health": QueueHealth()}
+    extending = asyncio.create_task(QueueReceiver(**parts, visibility=0.01)._keep_invisible())
+    await eventually(lambda: len(calls) >= 3, "the visibility of all messages is extended")
+    extending.cancel()
+    assert [len(call) for call in calls[:3]] == [10, 10, 3]
+    assert [received for call in calls[:3] for received in call] == held
