@@ -241,6 +241,18 @@ async def test_client_tries_the_next_address_if_the_first_does_not_connect() -> 
         assert (await post("http://two.example/", resolve=addresses)).status == 200
 
 
+@pytest.mark.parametrize(("unreachable", "outcome"), [(3, "200"), (4, "cannot be reached")])
+async def test_client_tries_the_first_four_addresses_of_a_name(unreachable: int, outcome: str) -> None:
+    async with receiving() as receiver:
+        closed = [("127.0.0.1", free_port()) for _ in range(unreachable)]
+        try:
+            response = await post("http://many.example/", resolve=resolve_to(*closed, ("127.0.0.1", receiver.port)))
+            found = str(response.status)
+        except SendFailed as error:
+            found = str(error)
+        assert outcome in found
+
+
 async def test_client_gives_up_connecting_after_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CONNECT_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:

@@ -125,6 +125,27 @@ async def test_message_that_is_sealed_with_a_missing_key_is_kept_until_the_proce
 
 
 @pytest.mark.parametrize("queue", ["nats"], indirect=True)
+async def test_messages_that_wait_for_a_missing_key_are_set_aside_when_too_many_wait(
+    sqlite: str, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.intake.consumer.MAX_PARKED", 1)
+    receiver = Inbox(sqlite, worker=False, poll="50ms", keys=ring("2026b", "2026a"))
+    receiver.source("stripe", secrets=[STRIPE_SECRET], intake=queue.intake)
+    behind = intake_inbox(sqlite, queue)  # its key is missing
+    async with receiver.lifespan(), behind.lifespan():
+        consumer = consumer_of(behind)
+        await send(receiver, "evt_1")
+        await eventually(lambda: len(consumer._parked) == 1, "the first message is held")
+        await send(receiver, "evt_2")
+
+        async def is_set_aside() -> bool:
+            return await queue.dead() == 1
+
+        await eventually(is_set_aside, "the second message is set aside")
+        assert len(consumer._parked) == 1
+
+
+@pytest.mark.parametrize("queue", ["nats"], indirect=True)
 async def test_held_message_is_extended_again_after_an_extension_has_failed(
     sqlite: str, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

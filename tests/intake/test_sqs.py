@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from oncehook.intake.sqs import SqsBroker
 from oncehook.model.errors import BrokerUnavailable, ConfigurationError
@@ -89,6 +90,15 @@ async def test_rejected_message_without_a_redrive_policy_is_hidden(aws: Moto) ->
         await broker.reject(message, "malformed")
         status = await broker.status()
         assert (status.waiting, status.in_flight, status.dead) == (0, 1, None)
+
+
+async def test_message_that_is_rejected_again_and_again_is_hidden_for_less_than_the_12_hours_of_sqs(aws: Moto) -> None:
+    async with opened(aws.queue()) as broker:
+        await broker.publish(b"poison", "1")
+        (message,) = await broker.receive()
+        broker.rejected_seconds = 3600
+        await broker.reject(replace(message, receives=20), "malformed")
+        assert (await broker.status()).in_flight == 1
 
 
 async def test_fifo_queue_drops_a_repeated_publish(aws: Moto) -> None:

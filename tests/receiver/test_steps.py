@@ -187,6 +187,7 @@ REJECTIONS: dict[str, tuple[str, dict[str, str], int, str]] = {
     "a multipart body": ("stripe", {"Content-Type": "Multipart/form-data; b=x"}, 415, "unsupported_media_type"),
     "a length that is no number": ("stripe", {"Content-Length": "5, 5"}, 400, "malformed"),
     "a length too large": ("stripe", {"Content-Length": str(2**20 + 1)}, 413, "too_large"),
+    "a length with too many digits for a number": ("stripe", {"Content-Length": "9" * 5000}, 413, "too_large"),
 }
 
 

@@ -112,3 +112,13 @@ async def test_cache_that_is_unavailable_gets_no_request() -> None:
     shared.put(make_claim(), ENTRY, STATE)
     assert await shared.find([make_claim()], STATE) is None
     assert (cache.sizes, cache.stored) == ([], {})
+
+
+async def test_a_limited_number_of_entries_waits_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncehook.receiver.fast_path.shared.MAX_WRITES", 2)
+    cache = Memory()
+    shared = SharedReceipts(cache)
+    for number in range(3):
+        shared.put(make_claim(f"evt_{number}"), ENTRY, STATE)
+    await shared.drain()
+    assert cache.stored.keys() == {key_of(make_claim(f"evt_{number}"), STATE) for number in range(2)}
