@@ -137,6 +137,19 @@ def test_an_export_is_imported_unchanged_and_holds_no_formula(run: Run, filled: 
     assert after[-1]["event"] is not None  # it is still an event that says so
 
 
+def test_import_list_and_export_of_several_pages_have_every_address_once(
+    run: Run, filled: None, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.cli.email.PAGE", 2)
+    file = in_folder / "suppressions.csv"
+    added = [f"a{number}@example.com" for number in range(5)]
+    file.write_text("\n".join(["address", *added, ""]))
+    assert run("email", "import", str(file)).out == "imported 5 addresses\n"
+    assert [row["address"] for row in run("email", "suppressed", "--json").lines] == [*added, JANE]
+    head, *rows = run("email", "export").out.splitlines()
+    assert head.startswith("address,") and [row.partition(",")[0] for row in rows] == [*added, JANE]
+
+
 def test_events_are_counted_by_any_dimension(run: Run, filled: None) -> None:
     assert run("email", "counts", "--by", "type", "--json").lines == [
         {"type": "bounced", "bounce": "hard", "events": 1},

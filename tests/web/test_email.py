@@ -18,6 +18,7 @@ async def test_pages_are_ordered_by_address_and_searched_without_case(context: C
     assert cursor == "user4@example.com"
     second, end = await list_suppressions(context, "", cursor, 5)
     assert [row["address"] for row in first + second] == [f"user{n}@example.com" for n in range(7)] and end is None
+    assert (await list_suppressions(context, "", "", 7))[1] is None, "a full page may be the last"
     assert [row["address"] for row in (await list_suppressions(context, "USER3", "", 5))[0]] == ["user3@example.com"]
 
 

@@ -108,6 +108,21 @@ async def test_pages_follow_each_other_without_gaps_or_repeats(inbox: Inbox, con
     assert receipts == sent[::-1]
 
 
+@both_databases
+@pytest.mark.parametrize("window", [2, 5])
+async def test_page_is_filled_from_several_windows_and_a_full_last_page_has_no_next(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(listing, "WINDOW", window)
+    monkeypatch.setattr(listing, "SECONDS", 60.0)
+    sent = [await send(inbox, f"evt_{n:02}") for n in range(10)]
+    receipts, condition = inbox._runtime.store.receipts, Filter(source="stripe")
+    first = await list_events(receipts, condition, None, limit=5)
+    last = await list_events(receipts, condition, first.next, limit=5)
+    pages = [[receipt.receipt for receipt in page.receipts] for page in (first, last)]
+    assert (pages, last.next) == ([sent[:4:-1], sent[4::-1]], None)
+
+
 async def test_search_that_runs_out_of_time_says_how_far_it_got_and_continues(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
+from oncehook.web.pages import email
 from oncehook.web.pages.email import pivoted
 from tests.support.dashboard import Browser, Site, both_databases, dashboard_of, next_page
 from tests.support.email_inbox import send_email_events
@@ -105,3 +106,13 @@ async def test_counts_are_shown_as_charts_and_as_a_table(inbox: Inbox, browser: 
     assert "&lt;i&gt;" in tags and re.search(r'<th scope="row">news</th>', tags)
     assert "example.com" in (await browser.get("/email?by=domain")).text
     assert "Events by day" in (await browser.get("/email?by=color&days=x")).text, "unknown values mean the defaults"
+
+
+async def test_table_of_counts_has_a_limited_number_of_rows_and_says_how_many_it_leaves_out(
+    inbox: Inbox, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(email, "MAX_ROWS", 2)
+    now = int((await inbox._runtime.store.operations.now()).timestamp())
+    await send_email_events(inbox, sendgrid("delivered", now, category=["a", "b", "c", "d", "e"]))
+    page = (await browser.get("/email?by=tag&days=7")).text
+    assert len(re.findall(r'<th scope="row">[a-e]</th>', page)) == 2 and "… and 3 more." in page

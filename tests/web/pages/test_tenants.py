@@ -55,6 +55,7 @@ async def test_tenants_are_searched_and_paged(browser: Browser, monkeypatch: pyt
     assert ">a1</a>" in first and ">a2</a>" in first and ">a3</a>" not in first and "search=a&amp;after=a2" in first
     second = (await browser.get(PAGE, params={"search": "a", "after": "a2"})).text
     assert ">a3</a>" in second and ">b1</a>" not in second and 'rel="next"' not in second
+    assert 'rel="next"' not in (await browser.get(PAGE, params={"after": "a2"})).text, "a full page may be the last"
     assert "No tenant begins with this" in (await browser.get(PAGE, params={"search": "zzz"})).text
 
 
