@@ -176,6 +176,19 @@ async def test_target_that_was_down_gets_its_notifications_later_and_other_targe
     assert retried[0]["error"] == f"UnexpectedStatus: http://127.0.0.1:{down.port} answered 503"
 
 
+async def test_more_notifications_are_due_than_are_sent_at_once(
+    make_inbox: Make, receiver: Receiver, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "SLOTS", 2)
+    targets = {f"ops{number}": hook_target(receiver) for number in range(5)}
+    inbox = make_alert_inbox(make_inbox, targets=targets)
+    async with inbox.lifespan():
+        await make_lag(inbox)
+        await evaluate_after(inbox)
+        assert await inbox._runtime.alerts.send_due() == 5
+    assert sorted(rows(ALERTS)) == [(name, "opened", "told", 1) for name in targets]
+
+
 async def test_target_that_stays_down_gets_no_recovery_notification(make_inbox: Make, rows: Rows) -> None:
     async with receiving(http_response(410)) as gone:
         inbox = make_alert_inbox(make_inbox, targets={"ops": hook_target(gone)})
