@@ -3,6 +3,7 @@
 import hmac
 import json
 import timeit
+from statistics import median
 from urllib.parse import urlencode
 
 import pytest
@@ -127,11 +128,11 @@ def test_verify_takes_at_most_the_time_of_three_hmacs() -> None:
     headers, _ = sign(built_in("stripe"), body, SECRET, now=NOW)
     delivery, checks, key = Delivery.of(body, headers), make_verifier("stripe"), SECRET.encode()
 
-    ours, bare = [], []
-    for _ in range(40):  # alternating, so that a busy machine slows both
-        ours.append(timeit.timeit(lambda: checks.verify(delivery, NOW), number=300))
-        bare.append(timeit.timeit(lambda: hmac.digest(key, body, "sha256"), number=300))
-    assert min(ours) <= 3 * min(bare)
+    ratios = []
+    for _ in range(1000):  # short and alternating, so that a busy machine slows both
+        ours = timeit.timeit(lambda: checks.verify(delivery, NOW), number=10)
+        ratios.append(ours / timeit.timeit(lambda: hmac.digest(key, body, "sha256"), number=10))
+    assert median(ratios) <= 3
 
 
 # -- GitLab: a token or a signing key -------------------------------------------------------------------------------
