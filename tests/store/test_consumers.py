@@ -53,6 +53,16 @@ async def test_registration_without_a_change_is_seen_and_keeps_the_revision(stor
     assert (await store.consumers.all())[0].seen_at > "2026-02"
 
 
+async def test_only_the_consumers_of_a_process_are_seen_when_it_registers(store: Store, rows: Rows) -> None:
+    await store.consumers.register({("ledger", "stripe"): ["*"], ("search", "stripe"): ["*"]}, {})
+    rows("UPDATE webhook_consumers SET seen_at = '2026-01-01T00:00:00.000000Z'")
+    assert await store.consumers.register({("ledger", "stripe"): ["invoice.*"]}, {})
+    seen = {row.name: row.seen_at > "2026-02" for row in await store.consumers.all()}
+    assert seen == {"ledger": True, "search": False}
+    revisions: dict[str, int] = dict(rows("SELECT name, revision FROM webhook_consumers"))
+    assert revisions["ledger"] == await store.directory.revision() > revisions["search"]
+
+
 async def test_claim_writes_the_receipts_of_all_consumers_once(store: Store, rows: Rows) -> None:
     claim = make_claim("evt_1", copies=COPIES)
     first, again = [(await store.claims.insert([claim]))[0] for _ in range(2)]

@@ -70,6 +70,8 @@ async def test_replay_skips_receipts_that_are_not_finished_or_have_no_type(store
     (entry,) = await store.operations.replays(failed)
     assert entry.actor == "ops"
     assert await store.operations.replays(waiting) == []
+    await store.retention.erase([failed], None, "privacy team", json.dumps({"receipts": [failed]}))
+    assert len(await store.operations.replays(failed)) == 1, "an erasure is no replay"
     assert await store.leases.settle([processed(processing)]) == {processing.receipt}, "its worker must keep the lease"
 
 
@@ -81,8 +83,8 @@ AS_NEW = """
 
 async def test_replayed_receipt_is_as_new_whatever_it_was(store: Store, rows: Rows, database: str) -> None:
     """A worker leases it at once, next to others, also if its source was inline or its worker had crashed."""
-    (done,) = await claim_and_lease(store)
-    assert await store.leases.settle([processed(done)]) == {done.receipt}
+    done, untouched = await claim_and_lease(store, 2)
+    assert await store.leases.settle([processed(done), processed(untouched)]) == {done.receipt, untouched.receipt}
     inline = make_claim("inline", inline_seconds=60.0, inline_lease=7, status=State.PROCESSING)
     crashed, ignored, other = [claimed.receipt for claimed in await store.claims.insert([
         inline,
@@ -95,12 +97,14 @@ async def test_replayed_receipt_is_as_new_whatever_it_was(store: Store, rows: Ro
     assert await store.operations.replay(replayed, "ops", {}) == replayed
     no, yes = (0, 1) if store.dialect.name == "sqlite" else (False, True)
     state = ("received", 0, 0, 1, no, None, None, None, None, None, None, None, None, yes, yes)
-    assert rows(f"SELECT {AS_NEW} FROM webhook_receipts WHERE id <> {other} ORDER BY id") == [state] * 3
+    assert rows(f"SELECT {AS_NEW} FROM webhook_receipts WHERE replays > 0 ORDER BY id") == [state] * 3
     assert rows(f"SELECT status, replays, last_error FROM webhook_receipts WHERE id = {other}") == [
         ("failed", 0, "E: no")
     ]
+    assert rows(f"SELECT status FROM webhook_receipts WHERE id = {untouched.receipt}") == [("processed",)]
     assert rows("SELECT receipt_id, number, outcome FROM webhook_attempts ORDER BY receipt_id") == [
         (done.receipt, 1, "processed"),
+        (untouched.receipt, 1, "processed"),
         (crashed, 1, "crashed"),
     ]
     assert_fsck_is_clean(database)
