@@ -70,7 +70,7 @@ def before_phase(move: SourceMove, phase: str, act: Callable[[], None]) -> None:
             act()
         await set_phase(entered)
 
-    move._set_phase = acting  # type: ignore[method-assign]
+    move._set_phase = acting  # type: ignore[assignment, method-assign]
 
 
 async def test_move_copies_every_page_and_counts_each_row_once(databases: ShardDatabases, move: SourceMove) -> None:
