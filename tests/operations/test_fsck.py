@@ -12,16 +12,20 @@ import pytest
 
 from oncehook import Effect, Event, Inbox, Retry
 from oncehook.model.receipt import Filter
+from oncehook.model.rows import ReplayEntry
 from oncehook.operations.fsck import Report
 from oncehook.operations.fsck_checks import CHECKS
 from oncehook.operations.prune import prune
 from oncehook.operations.replay import replay
-from oncehook.store.rows import Selection
+from oncehook.store.operations import SqlOperationStore
+from oncehook.store.rows import MAX_REJECTIONS, Selection
+from oncehook.store.store import Store
 from oncehook.testing import deliver
 from tests.support.ages import set_age
 from tests.support.events import Rows, stripe_body
 from tests.support.fsck import run_fsck, violations
 from tests.support.servers import Postgres, run_sql
+from tests.support.stores import claim_and_lease, settle
 from tests.support.waiting import eventually
 from tests.support.work import effects_are, receipts_are
 
@@ -280,3 +284,72 @@ async def test_violation_that_is_gone_when_it_is_read_again_is_not_reported(
 
     monkeypatch.setattr("oncehook.operations.fsck.asyncio.sleep", repair)
     assert (await run_fsck(filled)).is_clean
+
+
+async def test_every_window_of_a_table_is_checked_and_the_violations_of_all_are_counted(
+    store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, number in (("WINDOW", 3), ("BODIES", 2), ("SHOWN", 4)):
+        monkeypatch.setattr(f"oncehook.operations.fsck.{name}", number)
+    await settle(store, await claim_and_lease(store, 7))
+    rows("UPDATE webhook_receipts SET processed_at = NULL")
+    progress: list[str] = []
+    report = await run_fsck(database, progress=progress.append)
+    (state,) = [result for result in report.results if result.check.name == "state"]
+    assert (state.examined, state.number, len(state.rows)) == (7, 7, 4)
+    assert [text for text in progress if text.endswith(" receipts")] == [f"{number} receipts" for number in (3, 6, 7)]
+    bodies = [text for text in progress if text.endswith(" payloads")][:4]
+    assert bodies == [f"{number} payloads" for number in (2, 4, 6, 7)], "each payload may have a megabyte"
+
+
+async def replay_one_by_one(store: Store, count: int) -> list[int]:
+    """Replay processed receipts, each with its own row in the audit log, and process them again."""
+    leased = await claim_and_lease(store, count)
+    await settle(store, leased)
+    for receipt in leased:
+        await replay(store, Selection(receipts=(receipt.receipt,)), actor="ann")
+    await settle(store, await store.leases.take(count, 60, "second"))
+    return [receipt.receipt for receipt in leased]
+
+
+async def test_every_page_of_the_audit_log_is_compared_with_the_replays(
+    store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.operations.fsck.AUDIT_PAGE", 2)
+    *_, last = await replay_one_by_one(store, 5)
+    read_again, replays = list[int](), SqlOperationStore.replays
+
+    async def recording(self: SqlOperationStore, receipt: int) -> list[ReplayEntry]:
+        read_again.append(receipt)
+        return await replays(self, receipt)
+
+    monkeypatch.setattr(SqlOperationStore, "replays", recording)
+    report = await run_fsck(database)
+    assert report.is_clean and read_again == [], "a page that is left out costs a search of the log for each receipt"
+    rows(f"UPDATE webhook_receipts SET replays = 2 WHERE id = {last}")
+    assert violations(await run_fsck(database)) == {"replays": ["replayed 2 times, audited 1 times"]}
+    assert read_again == [last]
+
+
+async def test_replays_are_not_compared_if_the_audit_log_names_too_many_receipts(
+    store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await replay_one_by_one(store, 3)
+    rows("UPDATE webhook_receipts SET replays = 2")
+    monkeypatch.setattr("oncehook.operations.fsck.MAX_REPLAYS", 3)
+    assert len(violations(await run_fsck(database))["replays"]) == 3
+    monkeypatch.setattr("oncehook.operations.fsck.MAX_REPLAYS", 2)
+    report = await run_fsck(database)
+    (replays,) = [result for result in report.results if result.check.name == "replays"]
+    assert report.is_clean and dict(replays.unknown) == {"replayed receipts: the audit log has too many": 3}
+
+
+async def test_samples_that_several_processes_stored_at_once_are_no_violation(
+    store: Store, database: str, rows: Rows
+) -> None:
+    sample = "('stripe', 'bad_signature', 'x', 'POST', '', '{}', '', 0)"
+    columns = "(source, reason, detail, method, query, headers, body, size)"
+    rows(f"INSERT INTO webhook_rejections {columns} VALUES {', '.join([sample] * 2 * MAX_REJECTIONS)}")
+    assert violations(await run_fsck(database)) == {}
+    rows(f"INSERT INTO webhook_rejections {columns} VALUES {sample}")
+    assert violations(await run_fsck(database)).keys() == {"rejections"}
