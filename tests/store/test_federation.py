@@ -9,11 +9,13 @@ from oncehook import Inbox
 from oncehook.config.settings import Settings
 from oncehook.model.effect import EffectFilter
 from oncehook.model.receipt import Filter
+from oncehook.operations.keys import rotate
 from oncehook.operations.selection import find_events
 from oncehook.operations.work import read_work
 from oncehook.store import make_store
 from oncehook.store.federation import POLICIES, FederatedStore
 from oncehook.store.rows import Selection
+from tests.support.encryption import ring
 from tests.support.servers import Postgres, run_sql
 from tests.support.shards import ShardDatabases, federation_of, post, shard_databases, stripe_sources
 
@@ -157,6 +159,27 @@ async def test_shard_that_is_down_is_left_out(inbox: Inbox) -> None:
     assert list(store.missing) == ["a"]
     await store.members["a"].open()
     assert await ids(store) == NEWEST_FIRST and not store.missing
+
+
+async def test_rotation_goes_through_all_pages_of_all_shards(
+    databases: ShardDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.store.encrypted_rows.PAGE", 1)
+
+    def make(*keys: str) -> Inbox:
+        top, sources = f"keys = {ring(*keys)}", stripe_sources("one", "two", "three", extra="encrypt = true")
+        shards = {"a": 'sources = ["one"]', "b": 'sources = ["two"]'}
+        return Inbox(config=databases.configuration(top=top, sources=sources, **shards), worker=False)
+
+    async with (before := make("2026a")).lifespan():
+        for source in ("one", "two", "three"):
+            for number in range(2):
+                assert await post(before, source, f"evt_{number}") == 202
+    async with (after := make("2026b", "2026a")).lifespan():
+        done = await rotate(federation_of(after))
+    assert (done.resealed, done.removable) == (6, ["2026a"])
+    for shard in databases.addresses:
+        assert databases.rows(shard, "SELECT key_id FROM webhook_payloads") == [("2026b",)] * 2
 
 
 async def test_payloads_are_pruned_and_forgotten_in_all_shards(inbox: Inbox, databases: ShardDatabases) -> None:
