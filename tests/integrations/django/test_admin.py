@@ -8,6 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
+from oncehook.integrations.django.admin import LimitedPaginator
 from oncehook.integrations.django.models import AuditEntry, Event
 from oncehook.testing import Bench
 from tests.support.django_project import create_all_tables, using_database
@@ -61,6 +62,18 @@ def test_event_is_shown_with_its_attempts_and_its_payload(project: Any) -> None:
     assert "&lt;b&gt;bold&lt;/b&gt;" in page and "<b>bold</b>" not in page
     assert 'value="Replay"' in page and 'value="Rehearse"' in page
     assert "tests.integrations.django.test_admin" in page, "its attempt, with the handler"
+
+
+def test_list_counts_events_up_to_a_limit_and_a_long_payload_is_cut_off(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = signed_in("view_event", "view_payload")
+    monkeypatch.setattr("oncehook.integrations.django.admin.MAX_COUNTED", 0)
+    assert LimitedPaginator(Event.objects.order_by("pk"), 50).count == 1, "there are two"
+    assert "prints all of it" not in client.get(page_of("evt_1")).content.decode()
+    monkeypatch.setattr("oncehook.integrations.django.admin.MAX_SHOWN", 10)
+    page = client.get(page_of("evt_1")).content.decode()
+    assert "prints all of it" in page and "bold" not in page
 
 
 def test_payload_needs_its_own_permission(project: Any) -> None:

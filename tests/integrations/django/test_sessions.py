@@ -75,3 +75,13 @@ def test_connections_of_the_parent_are_not_used_after_a_fork(sqlite: str) -> Non
         sessions.check_in(wrapper)
         sessions._process = os.getpid() + 1
         assert sessions.check_out() is not wrapper
+
+
+def test_a_limited_number_of_connections_is_kept(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncehook.integrations.django.sessions.MAX_FREE", 1)
+    with using_database(postgres.database(migrated=True), CONN_MAX_AGE=None) as inbox:
+        sessions: Sessions = inbox._runtime.sessions
+        first, second = sessions.check_out(), sessions.check_out()
+        for wrapper in (first, second):
+            sessions.check_in(wrapper)
+        assert sessions.check_out() is first and sessions.check_out() is not second
